@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 CAP_SETGID, CAP_SETUID, CAP_NET_ADMIN, CAP_SYS_ADMIN = 6, 7, 12, 21
-PROGRAMS_AT_ONCE = 8
-"""Of one process; each has a user of its own."""
+PROGRAMS_AT_ONCE = 4096
+"""Of one process; each has a user of its own. Fewer where few users exist."""
+LEAST_PROCESSES = 64
+"""So many have users of their own in any case."""
 
 _counter = itertools.count()
 
@@ -24,7 +26,8 @@ def unused_user() -> int | None:
     users = unused_users()
     if not users or not has_capabilities(CAP_SETUID, CAP_SETGID):
         return None
-    return users[(os.getpid() * PROGRAMS_AT_ONCE + next(_counter) % PROGRAMS_AT_ONCE) % len(users)]
+    own = min(PROGRAMS_AT_ONCE, len(users) // LEAST_PROCESSES)
+    return users[(os.getpid() * own + next(_counter) % own) % len(users)]
 
 
 def unused_users() -> range:

@@ -16,6 +16,7 @@ from areal_like.process.process_tree import descendants_of
 from areal_like.process.sandbox.base import End, SandboxError, SandboxLimits
 from areal_like.process.sandbox.program import wait_for
 from areal_like.process.sandbox.sandbox import BACKENDS, PYTHON, SANDBOX, Sandbox
+from areal_like.process.sandbox.unprivileged_user import unused_user
 from tests.support.process_limit import run_limited
 from tests.support.sandboxes import require_sandbox
 
@@ -251,3 +252,9 @@ open("{folder}/packages/other", "w")
         done = Sandbox(PLENTY, kind=kind, readable=[f"{folder}/packages"]).run_python(code)
         assert (done.stdout, done.exit_code) == (b"7\n", 1), done.stderr
         assert b"Error" in done.stderr and os.listdir(f"{folder}/packages") == ["brought.py"]
+
+
+@pytest.mark.skipif(unused_user() is None, reason="only root runs programs as another user")
+def test_programs_of_root_have_users_of_their_own_also_many_at_once() -> None:
+    """The limit of processes is one of a user: what one program forks, another one could not."""
+    assert len({unused_user() for _ in range(200)}) == 200

@@ -147,6 +147,18 @@ def test_a_tool_is_also_an_instance_that_is_called_but_no_class():
         tool_of(Doubles)
 
 
+def test_a_tool_whose_arguments_have_no_names_is_refused():
+    def total(*numbers: int) -> int:
+        return sum(numbers)
+
+    def scale(a: int, /, b: int = 1) -> int:
+        return a * b
+
+    for function, name in ((total, "numbers"), (scale, "a")):
+        with pytest.raises(ValueError, match=f"the tool {function.__name__} takes {name} by its place"):
+            tool_of(function)
+
+
 def test_a_tool_that_hangs_again_and_again_fails_the_group_instead_of_adding_threads():
     stopped = threading.Event()
 

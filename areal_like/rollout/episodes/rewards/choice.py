@@ -5,7 +5,7 @@ from string import ascii_uppercase as LETTERS
 from typing import Any
 
 from areal_like.config.argument_types import Count
-from areal_like.rollout.episodes.rewards.stated_result import alternatives, final, last_line
+from areal_like.rollout.episodes.rewards.stated_result import final, last_line, right_values
 
 ENDS = r"\W*$|\s*[).:]"
 DECLARED_ENDS = rf"{ENDS}|[,;]|\s+[-\u2013\u2014]\s|\s+(?:because|since|as|which)\b"
@@ -23,9 +23,7 @@ class ChoiceReward:
 
     def __call__(self, prompt: Any, completion: str, answer: Any, choices: Any = None) -> float:
         letters = self._letters if not choices else LETTERS[: len(choices)]
-        right = {_right(each, choices, letters) for each in alternatives(answer)}
-        if not right:
-            raise ValueError("the row has no answer")
+        right = {_right(each, choices, letters) for each in right_values(answer)}
         return float(chosen_letter(completion, letters) in right)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from areal_like.config.argument_types import Take
-from areal_like.rollout.episodes.rewards.stated_result import alternatives, take
+from areal_like.rollout.episodes.rewards.stated_result import right_values, take
 
 
 class ExactReward:
@@ -14,7 +14,7 @@ class ExactReward:
 
     def __call__(self, prompt: Any, completion: str, answer: Any) -> float:
         given = take(self._take, completion)
-        right = {self._same(str(each)) for each in alternatives(answer)}
+        right = {self._same(str(each)) for each in right_values(answer)}
         return float(given is not None and self._same(given) in right)
 
     def _same(self, text: str) -> str:

@@ -8,7 +8,13 @@ from areal_like.config.argument_types import Take
 from areal_like.data.answer_text import HASHES, boxed, tagged
 from areal_like.rollout.episodes.rewards.numbers import counted, last_number, last_scaled_number, without_marks
 
-DECLARED = re.compile(rf"(?:{HASHES}|\b(?:answer|option|choice)\s*(?:is|:|=))\s*+:?\s*+([^\n]+)", re.IGNORECASE)
+DECLARING = re.compile(
+    rf"(?:(?P<main>{HASHES}|\banswer\s*(?:is|:|=))|\b(?:option|choice)\s*(?:is|:|=))\s*+:?\s*+", re.I
+)
+DISPLAYED = re.compile(r"(?:\\\[|\\\(|\$\$)[^\S\n]*+\n(.*?)(?:\\\]|\\\)|\$\$)", re.DOTALL)
+"""A formula on lines of its own."""
+LEAD = re.compile(r"(?:(?:therefore|thus|hence|then|so|simply|just|exactly|indeed|clearly|equal\s+to)\b,?\s*+)++", re.I)
+"""Words before a declared result."""
 REASON = re.compile(
     r"(?:[,;]|(?<!\s))\s++(?:since|because|as|which|where)\b|[,;]\s+(?:so\b|(?:right|correct|okay|ok|yes)\?)|"
     r"[.;]\s+(?=[A-Z])"
@@ -24,13 +30,25 @@ def take(which: Take, text: str) -> str | None:
 
 
 def results(answer: Any) -> list[str]:
-    """The right results of a row: one, or a list of which any is right. A worked solution stands for its result."""
-    return [stated if (stated := final(text)) is not None else text for text in map(_text, alternatives(answer))]
+    """The right results of a row: one, or a list of which any is right. A worked solution stands for its result. Raises
+    ValueError where there is none."""
+    texts = [text for text in map(_text, right_values(answer)) if text.strip()]
+    if not texts:
+        raise ValueError(f"the row's answer is empty: {answer!r:.80}")
+    return [stated if (stated := final(text)) is not None else text for text in texts]
 
 
 def alternatives(answer: Any) -> list[Any]:
     """The values of a row's `answer`, of which any is right."""
     return list(answer) if isinstance(answer, list | tuple) else [answer]
+
+
+def right_values(answer: Any) -> list[Any]:
+    """The same without what is missing. Raises ValueError where nothing is left, and for a mapping, which is none."""
+    values = [each for each in alternatives(answer) if each is not None and each == each]
+    if not values or any(isinstance(each, dict) for each in values):
+        raise ValueError(f"the row's answer is no text or number: {answer!r:.80}")
+    return values
 
 
 def final(text: str) -> str | None:
@@ -62,9 +80,19 @@ def with_number(result: str) -> list[str]:
 
 
 def declared(text: str) -> str | None:
-    """What follows the last `####`, `answer is` or `answer:`."""
-    found = DECLARED.findall(BOLD.sub("", text))
-    return without_marks(found[-1]) if found else None
+    """What follows the last `####`, `answer is` or `answer:`. In its line an `option is` counts only without these."""
+    text = BOLD.sub("", text)
+    marks = [mark for mark in DECLARING.finditer(text) if mark.end() < len(text)]
+    if not marks:
+        return None
+    begins = text.rfind("\n", 0, marks[-1].end()) + 1
+    of_line = [mark for mark in marks if mark.end() >= begins]
+    after = ([mark for mark in of_line if mark["main"]] or of_line)[-1].end()
+    if (formula := DISPLAYED.match(text, after)) is not None:
+        return without_marks(" ".join(formula[1].split()))
+    if (lead := LEAD.match(text, after)) is not None:
+        after = lead.end()
+    return without_marks(text[after:].partition("\n")[0])
 
 
 def last_line(text: str) -> str | None:

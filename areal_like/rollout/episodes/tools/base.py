@@ -138,6 +138,9 @@ def _shown(result: Any) -> str:
     return scrubbed(str(result).encode(errors="replace").decode())
 
 
+WITHOUT_NAME = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
+
+
 def tool_of(function: Callable[..., Any], name: str = "", extra_s: float = 0.0) -> Tool:
     """A tool of a function with types and a docstring. Its parameters may be texts, numbers, true or false, lists,
     mappings, one of several values, or nothing. Also an instance with `__call__`, by the name of its class."""
@@ -145,11 +148,13 @@ def tool_of(function: Callable[..., Any], name: str = "", extra_s: float = 0.0) 
         raise ValueError(f"the tool {function.__name__} is a class, not a function; give an instance of it")
     call = function if inspect.isroutine(function) else type(function).__call__
     hints = get_type_hints(call)
+    name = name or getattr(function, "__name__", type(function).__name__)
+    if placed := [each.name for each in inspect.signature(function).parameters.values() if each.kind in WITHOUT_NAME]:
+        raise ValueError(f"the tool {name} takes {placed[0]} by its place, and a model names all arguments")
     takes = [each for each in inspect.signature(function).parameters.values() if each.kind is not each.VAR_KEYWORD]
     properties = {each.name: _schema(hints.get(each.name, Any)) for each in takes}
     required = [each.name for each in takes if each.default is each.empty]
     parameters = {"type": "object", "properties": properties, "required": required}
-    name = name or getattr(function, "__name__", type(function).__name__)
     return Tool(name, inspect.getdoc(function) or "", parameters, function, extra_s)
 
 

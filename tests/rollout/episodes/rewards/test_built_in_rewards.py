@@ -1,6 +1,7 @@
 """Each built-in reward on small cases whose value is known."""
 
 import asyncio
+import math
 
 import pytest
 
@@ -148,6 +149,16 @@ def test_numeric_compares_numbers(args, completion, answer, value):
         ("The answer is 9, where x is 2", "9, where x is 2", 1),
         (r"\boxed{\left(2n\right)!}", "(2n)!", 1),
         (r"\boxed{2^{2020}+3^{2020}}", "3^{2020}+2^{2020}", 1),
+        ("The answer is 12. Wait, that is wrong. The answer is 14.", "14", 1),
+        ("The answer is 12. Wait, that is wrong. The answer is 14.", "12", 0),
+        ("Final Answer: The final answer is $14$. I hope it is correct.", "14", 1),
+        ("Answer: the answer is 14", "14", 1),
+        ("The answer is 14. The choice is clear.", "14", 1),
+        ("The answer is:\n\\[\n\\frac{150}{2}\n\\]\nas said.", "75", 1),
+        ("The answer is\n$$\n75\n$$", "75", 1),
+        ("The answer is therefore 75.", "75", 1),
+        ("The answer is, thus, exactly 75.", "75", 1),
+        ("The answer is so 75", "57", 0),
     ],
 )
 def test_math_compares_results_as_mathematics(completion, answer, value):
@@ -339,6 +350,9 @@ def test_regex_searches_a_pattern(args, completion, row, value):
         ("Paris (B) is in France. The answer is Rome.", PARIS, 0),
         ("The answer is f(B)", {"answer": "F"}, 0),
         ("The answer is **A** or **B**", {"answer": "A"}, 0),
+        ("The answer is A. Wait, no. The answer is B.", {"answer": "B"}, 1),
+        ("The answer is A. Wait, no. The answer is B.", {"answer": "A"}, 0),
+        ("Final Answer: The final answer is B. I hope so.", {"answer": "B"}, 1),
         ("The answer is A* search", {"answer": "A"}, 0),
         ("A, or B", PARIS, 0),
         ("A dog", {"answer": "A"}, 0),
@@ -404,7 +418,13 @@ def test_random_depends_on_the_seed_of_the_answer_alone():
         ("numeric", {}, {"answer": "none"}, "the row's answer has no number"),
         ("choice", {}, {"answer": "Z"}, "none of the choices A, B"),
         ("choice", {}, {"answer": ["A", "Z"]}, "none of the choices A, B"),
-        ("choice", {}, {"answer": []}, "the row has no answer"),
+        ("choice", {}, {"answer": []}, "the row's answer is no text or number"),
+        ("exact", {}, {"answer": None}, "the row's answer is no text or number: None"),
+        ("exact", {}, {"answer": [None, None]}, "the row's answer is no text or number"),
+        ("math", {}, {"answer": {"ground_truth": "5"}}, "the row's answer is no text or number"),
+        ("math", {}, {"answer": math.nan}, "the row's answer is no text or number: nan"),
+        ("math", {}, {"answer": " "}, "the row's answer is empty"),
+        ("numeric", {}, {"answer": {"ground_truth": "5"}}, "the row's answer is no text or number"),
         ("regex", {"pattern": "{answer}"}, {}, "the row has no answer"),
         ("regex", {"pattern": "{answer}"}, {"answer": []}, "the row has no answer"),
         ("json_schema", {}, {}, "needs a schema: reward.args.schema, or a value `schema` of each row"),

@@ -99,6 +99,14 @@ CASES = [{"input": "3\n", "output": "6\n"}, {"input": "50", "output": "100"}]
          ["assert f('é') == {'a': (1, {2}), 3: ['é', None, 1.5, 1j, b'x', 10**400]}"], None, 1.0),
         ("from collections import Counter\ndef f(x): return Counter(x)", ["assert f('aab')['a'] == 2"], None, 1.0),
         ("def f(x): return [1][x]", ["try: f(5)\nexcept IndexError: pass\nelse: assert False"], None, 1.0),
+        (ADD, "\n".join(ASSERTS), None, 1.0),
+        ("def add(a, b): return abs(a) + abs(b)", "\n".join(ASSERTS), None, 1 / 3),
+        ("n = []\ndef f():\n n.append(0)\n return len(n)",
+         "a = f()\nassert a == 1\nb = f()\nassert b == 3\nassert a", None, 2 / 3),
+        ("from dataclasses import dataclass\n@dataclass\nclass N:\n n: 'N | None' = None\ndef f(): return N(N()).n.n",
+         ["assert f() is None"], None, 1.0),
+        ("def f(n): return (i for i in range(n))", ["assert list(f(2)) == [0, 1]"], None, 1.0),
+        ("def f(n): return dict.fromkeys(range(n)).keys()", ["assert sorted(f(2)) == [0, 1]"], None, 1.0),
         ("def f(*, end): return end", ["assert f(end=float('inf')) == float('inf')"], None, 1.0),
     ],
 )  # fmt: skip
@@ -260,7 +268,9 @@ def test_a_program_runs_once_for_the_same_tests_and_again_if_it_took_too_long(mo
 
 def test_at_most_so_many_tests_are_run() -> None:
     require_sandbox("bubblewrap")
-    assert CodeReward(max_tests=1, timeout_s=TIMEOUT_S)("", fenced("print(6)"), CASES) == 1.0
+    first = CodeReward(max_tests=1, timeout_s=TIMEOUT_S)
+    assert first("", fenced("print(6)"), CASES) == 1.0
+    assert first("", fenced("def f(a): return 0"), "assert f(0) == 0\nassert f(1) == 1") == 1.0
 
 
 @pytest.mark.parametrize(

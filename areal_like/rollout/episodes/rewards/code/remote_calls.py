@@ -10,7 +10,9 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable
+import types
+from collections import deque
+from collections.abc import Callable, ItemsView, Iterator, KeysView, ValuesView
 from typing import Any
 
 ANSWER, TESTS = "answer.py", "tests.json"
@@ -46,6 +48,8 @@ def encode(value: Any) -> Any:
     for kind in (tuple, set, frozenset):
         if isinstance(value, kind):
             return {kind.__name__: [encode(each) for each in value]}
+    if isinstance(value, range | deque | KeysView | ValuesView | ItemsView | Iterator):
+        return [encode(each) for each in value]
     raise TypeError(f"{type(value).__name__} is not a plain value")
 
 
@@ -66,7 +70,9 @@ def decode(value: Any) -> Any:
 
 def serve(wire: socket.socket) -> None:
     """Answers calls until the tests end."""
-    names: dict[str, Any] = {"__name__": "answer"}
+    module = types.ModuleType("answer")
+    names = vars(module)
+    sys.modules["answer"] = module  # where dataclasses look up the module of a class
     fault: BaseException | None = None
     try:
         with open(ANSWER, encoding="utf-8") as file:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from areal_like.config.argument_types import Count, Positive
 from areal_like.process.errors import InfrastructureError
 from areal_like.process.sandbox.base import End, SandboxError, SandboxLimits, SandboxResult
@@ -37,7 +39,7 @@ class CodeReward:
         max_tests: Count | None = None,
     ) -> None:
         self._partial, self._timeout_s, self._max_tests = partial, timeout_s, max_tests
-        self._known: dict[tuple[str, str], float] = {}
+        self._known: dict[int, float] = {}
         self._sandbox = Sandbox(SandboxLimits(wall_s=timeout_s, cpu_s=timeout_s, memory_gb=memory_gb))
         if reason := sandbox_problem(self._sandbox.kind):
             raise SandboxError(reason)
@@ -52,17 +54,18 @@ class CodeReward:
         code = last_python_block(completion)
         if code is None:
             return 0.0
-        known, began = self._known.get((code, repr(parsed))), time.monotonic()
+        program = xxhash.xxh3_128_intdigest(f"{code}\0{parsed!r}".encode("utf-8", "surrogatepass"))
+        known, began = self._known.get(program), time.monotonic()
         if known is not None:
             return known
         passed = self._print_cases(code, parsed) if parsed.cases else self._function_tests(code, parsed)
         share = sum(passed) / max(len(passed), 1)
         value = share if self._partial else float(share == 1.0)
         if time.monotonic() < began + self._timeout_s:
-            self._keep((code, repr(parsed)), value)
+            self._keep(program, value)
         return value
 
-    def _keep(self, program: tuple[str, str], value: float) -> None:
+    def _keep(self, program: int, value: float) -> None:
         """In place of the oldest."""
         if len(self._known) == MAX_KNOWN:
             del self._known[next(iter(self._known))]

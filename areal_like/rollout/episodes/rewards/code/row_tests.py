@@ -7,6 +7,7 @@ import re
 import symtable
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 CHECK = re.compile(r"^def check\(", re.MULTILINE)
@@ -47,8 +48,9 @@ def _parse(tests: Any, entry_point: str | None, setup: str) -> RowTests:
     if isinstance(tests, str) and tests.lstrip().startswith(("[", "{")):
         tests = json.loads(tests)
     if isinstance(tests, str):
-        call = "\ncheck(candidate)" if entry_point is not None and CHECK.search(tests) else ""
-        return RowTests(asserts=(tests + call,), entry_point=entry_point, setup=setup)
+        has_check = entry_point is not None and CHECK.search(tests) is not None
+        asserts = (f"{tests}\ncheck(candidate)",) if has_check else tuple(_each_assert(tests))
+        return RowTests(asserts=asserts, entry_point=entry_point, setup=setup)
     if isinstance(tests, dict) and "inputs" in tests and "outputs" in tests:
         pairs = list(zip(tests["inputs"], tests["outputs"], strict=True))
         name = tests.get("fn_name") or entry_point
@@ -64,6 +66,19 @@ def _parse(tests: Any, entry_point: str | None, setup: str) -> RowTests:
             return RowTests(cases=tuple((_lines(each["input"]), _lines(each["output"])) for each in tests))
     forms = "assert statements, a list of {input, output}, or {inputs: [...], outputs: [...]}"
     raise ValueError(f"the row's tests are not in a known form: {tests!r:.80}; write {forms}")
+
+
+def _each_assert(code: str) -> Iterator[str]:
+    """The statements up to each assertion: they run one after the other, and each is a test. What follows the last one
+    belongs to it. All of it where it cannot be read, which fails later, with its reason."""
+    try:
+        statements = ast.parse(code).body
+    except SyntaxError:
+        yield code
+        return
+    ends = [place for place, each in enumerate(statements, 1) if isinstance(each, ast.Assert)][:-1]
+    for begin, end in pairwise([0, *ends, len(statements)]):
+        yield ast.unparse(ast.Module(statements[begin:end], []))
 
 
 def _tests_something(code: str) -> bool:
