@@ -80,9 +80,10 @@ def test_a_stalled_run_that_another_launcher_has_taken_over_writes_nothing_when_
             while max(stalled.steps(attempt=2), default=0) < wanted:
                 assert other.poll() is None and time.monotonic() < ends, (tmp_path / "other.output").read_text()
                 time.sleep(0.1)
+            before: dict[str, str] = {}
             if while_it == "has ended":
                 assert other.wait(LIMIT_S) == 0, (tmp_path / "other.output").read_text()
-            before = files(directory)
+                before = files(directory)
             send_to_all(stalled, signal.SIGCONT, pids)
             ended = stalled.wait()
             if while_it == "has ended":
