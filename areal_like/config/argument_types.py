@@ -113,7 +113,7 @@ def _reason(kind: str, value: Any) -> str:
     if kind == "Pattern":
         try:
             re.compile(value)
-        except re.error as error:
+        except (re.error, RecursionError, OverflowError) as error:
             return f"{meaning} ({error})"
     return ""
 

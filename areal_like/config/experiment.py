@@ -21,7 +21,9 @@ from areal_like.config.sections.train_engine import TrainEngineConfig
 from areal_like.config.sections.watchdog import WatchdogConfig
 from areal_like.config.sections.weights import WeightsConfig
 
-NAME_PATTERN = r"^[^\s/\\.][^\s/\\]{0,127}$"
+UNSEEN = r"\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069"
+"""Characters that a terminal obeys instead of showing them."""
+NAME_PATTERN = rf"^[^\s/\\.{UNSEEN}][^\s/\\{UNSEEN}]{{0,127}}$"
 NAME_HINT = "a name of at most 128 characters without '/', '\\' and white space that does not begin with a dot"
 
 

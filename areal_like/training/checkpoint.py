@@ -105,7 +105,7 @@ class CheckpointManager:
         self._ownership = Ownership(run, self._attempt)
         self._ownership.require()
         if world.is_first:
-            remove_leftovers(self._root)
+            remove_leftovers(self._root, run.resume_states)
 
     def set_epoch(self, steps: int) -> None:
         """The number of steps of an epoch, once it is known better."""
@@ -193,7 +193,7 @@ class CheckpointManager:
         if not self._world.is_first:
             return
         self._ownership.require()
-        discard(temporary)
+        discard(temporary, self._run.resume_states)
         temporary.mkdir(parents=True)
         if due.to_resume and (resume_root := self._run.resume_states) is not None:
             (temporary / RESUME).symlink_to(make_free_folder(resume_root / folder_name(step)))
@@ -305,7 +305,7 @@ class CheckpointManager:
         target = self._root / folder_name(step)
         self._ownership.require()
         if target.exists():  # of a timeline that was rolled back
-            remove(target)
+            remove(target, self._run.resume_states)
         temporary.rename(target)
         fsync_path(self._root)  # before older ones are deleted
         log.info("checkpoint %s is complete", target)
@@ -320,9 +320,9 @@ class CheckpointManager:
             self._ownership.require()
             if (folder / KEPT).is_file():
                 for path in drop_resume_parts(folder):
-                    discard(path)
+                    discard(path, self._run.resume_states)
             else:
-                remove(folder)
+                remove(folder, self._run.resume_states)
 
 
 def read_trainer_state(checkpoint: Path) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Deletes checkpoints, so that one that is half gone never looks like one."""
+"""Deletes checkpoints, so that one that is half gone never looks like one. `states`: the folder of the run's resume
+states, if they are not in the checkpoints. A link is followed there alone: what another one leads to is not of the run.
+"""
 
 import shutil
 from pathlib import Path
@@ -8,21 +10,22 @@ from areal_like.process.atomic_file import fsync_path
 from areal_like.process.checkpoint_files import CHECKPOINT_FOLDER, RESUME
 
 
-def remove(folder: Path) -> None:
+def remove(folder: Path, states: Path | None) -> None:
     """Under another name first: a folder that is half gone must not look like a checkpoint."""
     discarded = folder.with_name(f".{folder.name}.gone")
-    discard(discarded)
+    discard(discarded, states)
     folder.rename(discarded)
     fsync_path(folder.parent)
-    discard(discarded)
+    discard(discarded, states)
 
 
-def discard(folder: Path) -> None:
+def discard(folder: Path, states: Path | None) -> None:
     """With what it has on another disk, which goes first: nothing would lead there any more."""
     for link in (folder, folder / RESUME):
         if link.is_symlink():
-            if link.is_dir():
-                _remove_tree(link.resolve())
+            target = link.resolve()
+            if states is not None and target.parent == states.resolve() and target.is_dir():
+                _remove_tree(target)
             link.unlink(missing_ok=True)
     if folder.is_dir():
         _remove_tree(folder)
@@ -38,8 +41,8 @@ def _remove_tree(folder: Path) -> None:
     shutil.rmtree(folder, onerror=is_gone)
 
 
-def remove_leftovers(root: Path) -> None:
+def remove_leftovers(root: Path, states: Path | None) -> None:
     """Removes what an earlier process left half written or half deleted."""
     for path in root.glob(".step_*.*"):
         if CHECKPOINT_FOLDER.fullmatch(path.name.split(".")[1]) and path.suffix in (".half", ".gone"):
-            discard(path)
+            discard(path, states)

@@ -156,6 +156,8 @@ class HeldState:
         if is_written:
             try:
                 self._last_words(step)
+            except Exception:
+                log.exception("the controller was not told that the step is abandoned")
             finally:
                 leave()
 

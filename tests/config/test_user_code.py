@@ -190,6 +190,7 @@ def test_valid_user_code_is_accepted_with_its_arguments(tmp_path: Path, override
         (["reward.name=length", "+reward.args.limit=20", "+reward.args.unit=chars"], "one of characters, words"),
         (["reward.name=code.py:chosen", "+reward.args.unit=c"], "reward.args.unit [override +reward.args.unit=c]: is"),
         (["reward.name=code.py:chosen", "+reward.args.unit=c"], "is 'c'; expected one of a, b"),
+        (["reward.name=regex", f"+reward.args.pattern='{'(' * 600}a{')' * 600}'"], "expected a regular expression"),
         (["reward.name=regex", "+reward.args.pattern=2"], 'is 2; expected a regular expression; quote it: pattern="2"'),
         (["actor.loss=gspo"], f"is not built in. There are: {', '.join(LOSSES)};"),
         (["actor.loss=pkg.mod.los"], "has no los; did you mean loss?"),

@@ -63,7 +63,7 @@ def removed(run_dir: Path, step: int = 4, after: int = 6) -> None:
     folder = run_dir / "checkpoints" / f"step_{step:06d}"
     if folder.is_dir():
         checkpoint(run_dir, after)
-        remove(folder)
+        remove(folder, None)
 
 
 MOMENTS = {
@@ -139,7 +139,10 @@ def test_a_checkpoint_loaded_by_another_run_is_marked_as_kept(run_dir, tmp_path)
     assert keep_checkpoints(config, tmp_path, tmp_path / "other") == ()
     checkpoint(run_dir, 6)
     manager: Any = SimpleNamespace(
-        _config=SimpleNamespace(keep=1), _root=run_dir / "checkpoints", _ownership=SimpleNamespace(require=lambda: None)
+        _config=SimpleNamespace(keep=1),
+        _root=run_dir / "checkpoints",
+        _run=SimpleNamespace(resume_states=None),
+        _ownership=SimpleNamespace(require=lambda: None),
     )
     CheckpointManager._prune(manager)
     assert complete_steps(run_dir) == [2, 6]

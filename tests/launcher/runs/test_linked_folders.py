@@ -156,20 +156,35 @@ def test_files_on_another_disk_are_in_the_manifest(checkpoint, begun):
 
 
 def test_discarding_removes_checkpoints_on_another_disk(checkpoint, begun):
-    remove(checkpoint)
+    remove(checkpoint, begun.resume_states)
     assert list(begun.checkpoints.iterdir()) == list(begun.resume_states.iterdir()) == []
 
 
 def test_leftovers_of_a_killed_process_are_removed_on_another_disk(checkpoint, begun):
     checkpoint.rename(checkpoint.with_name(".step_000001.half"))
-    remove_leftovers(begun.checkpoints)
+    remove_leftovers(begun.checkpoints, begun.resume_states)
     assert list(begun.checkpoints.iterdir()) == list(begun.resume_states.iterdir()) == []
+
+
+def test_what_a_link_of_the_users_leads_to_stays(checkpoint, begun, tmp_path):
+    """A checkpoint that is a link to one of another run, and a resume state that is."""
+    (other := tmp_path / "other" / "step_000002" / "resume").mkdir(parents=True)
+    (other / "state").touch()
+    whole, state = begun.checkpoints / "step_000002", begun.checkpoints / "step_000003"
+    whole.symlink_to(other.parent)
+    state.mkdir()
+    (state / "resume").symlink_to(other)
+    (begun.checkpoints / ".step_000004.1.half").symlink_to(other)
+    for folder in (whole, state):
+        remove(folder, begun.resume_states)
+    remove_leftovers(begun.checkpoints, begun.resume_states)
+    assert (other / "state").is_file() and list(begun.checkpoints.iterdir()) == [checkpoint]
 
 
 def test_a_kept_checkpoint_loses_its_resume_state_on_another_disk(checkpoint, begun):
 
     for path in drop_resume_parts(checkpoint):
-        discard(path)
+        discard(path, begun.resume_states)
     assert list(begun.resume_states.iterdir()) == [] and checkpoint_problems(checkpoint) == []
     assert not (checkpoint / "resume").is_symlink() and (checkpoint / "model.safetensors").is_file()
 
@@ -186,11 +201,11 @@ def test_what_another_process_removes_at_the_same_time_is_gone_as_well(tmp_path,
         unlink(path, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "unlink", unlinked_twice)
-    discard(folder)
+    discard(folder, None)
     assert not folder.exists()
     with monkeypatch.context() as broken:
         broken.setattr(os, "unlink", lambda *_, **__: (_ for _ in ()).throw(PermissionError(1, "not permitted")))
         folder.mkdir()
         (folder / "d").touch()
         with pytest.raises(PermissionError):
-            discard(folder)
+            discard(folder, None)

@@ -177,11 +177,13 @@ def test_requests_that_no_template_can_show_are_refused_with_a_reason(qwen):
     engine = SampledTexts(qwen, "1", end="<|im_end|>")
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
     contents: list[Any] = [None, 3, [3], [{}], [image], [{"type": "text", "text": 3}], [{"type": "tool_use"}]]
-    stops: list[Any] = [5, [""], [5], ["x" * 100_000]]
+    stops: list[Any] = [5, "x", [""], [5], ["x" * 100_000]]
+    roles: list[Any] = [[], {}, 5]
     tools: list[Any] = ["x", [3], [{}], [{"type": "bash_20250124"}]]
     wrong: list[Any] = [
         *({"messages": given} for given in (None, [], "x", [3], [{"role": "system", "content": "x"}])),
         *({"messages": [{"role": role, "content": each}]} for role in ("user", "assistant") for each in contents),
+        *({"messages": [{"role": each, "content": "x"}]} for each in roles),
         {"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]},
         *({"messages": [user("1")], "tools": each} for each in tools),
         *({"messages": [user("1")], "stop_sequences": each} for each in stops),

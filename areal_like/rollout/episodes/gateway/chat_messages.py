@@ -64,7 +64,7 @@ def read_text(key: str, content: Any) -> str:
 
 
 def _message(key: str, message: Any) -> Message:
-    if not isinstance(message, dict) or message.get("role") not in ROLES:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str) or message["role"] not in ROLES:
         raise HttpError(400, f"{key}.role: a message is an object whose role is one of {', '.join(ROLES)}")
     role = ROLES[message["role"]]
     read: Message = {"role": role, "content": read_text(f"{key}.content", message.get("content"))}

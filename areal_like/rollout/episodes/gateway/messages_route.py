@@ -34,12 +34,19 @@ async def count_tokens(request: web.Request, session: AgentSession) -> web.Respo
 
 async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
     tools = _tools(body)
-    stops = filter_body({"stop": body.get("stop_sequences")}, session.limits, is_known=True)
+    stops = filter_body({"stop": _stop_sequences(body)}, session.limits, is_known=True)
     sampling = session.sampling.read({**body, **stops, "parallel_tool_calls": not _asks_one_call(body)})
     (call,) = await session.generate(await _prompt(body, session, tools), 1, sampling, tools)
     _make_objects(call)
     content = _content(body, call, stops["stop"] or ())
     return GatewayAnswer([call], content, _events(content) if flag(body, "stream") else None, ends_with_done=False)
+
+
+def _stop_sequences(body: dict[str, Any]) -> Any:
+    given = body.get("stop_sequences")
+    if given is not None and not isinstance(given, list):
+        raise HttpError(400, "stop_sequences: give a list of texts")
+    return given
 
 
 def _asks_one_call(body: dict[str, Any]) -> bool:

@@ -33,6 +33,8 @@ Give a reason of at most three sentences. Then end with one line: Score: NUMBER"
 SCALE = r"(?:\s*[(\[][^()\[\]\n]*(?:[A-Za-z]|\d\s*[-\u2013]\s*\d)[^()\[\]\n]*[)\]])*+"
 """What some repeat before it: `Score (0 to 10): 7`."""
 SCORE = re.compile(rf"score[\s*_]*{SCALE}\W*?(-?\d+(?:\.\d+)?)", re.IGNORECASE)
+QUOTED = re.compile(r"\"[^\"\n]*\"|\u201c[^\u201d\n]*\u201d")
+"""What a judge cites, as of an answer that gives itself a score."""
 FILE = "judge.sqlite"
 """In the run's directory."""
 RETRIED = {408, 409, 425, 429}
@@ -45,8 +47,8 @@ CONNECT_TIMEOUT_S = 30.0
 
 class JudgeReward:
     """`url` ends with `/v1`; `api_key_var` names the environment variable with its key. `rubric`: the prompt, with
-    {question}, {answer}, {reference} (the row's `answer`), {lowest} and {highest}. The last `Score: NUMBER` of its
-    answer, from `lowest` to `highest`, becomes a number from 0 to 1."""
+    {question}, {answer}, {reference} (the row's `answer`), {lowest} and {highest}. The `Score: NUMBER` in the last
+    line of its answer, from `lowest` to `highest`, becomes a number from 0 to 1."""
 
     def __init__(
         self,
@@ -109,7 +111,10 @@ class JudgeReward:
             "lowest": f"{self._lowest:g}",
             "highest": f"{self._highest:g}",
         }
-        return re.sub(rf"\{{({'|'.join(values)})\}}", lambda place: values[place[1]], self._rubric)
+        marks = re.compile(rf"<(/?(?:{'|'.join(re.findall(r'</([a-z]+)>', self._rubric)) or '(?!)'}))>", re.IGNORECASE)
+        # Nothing that is inserted begins or ends a part of the rubric.
+        shown = {name: marks.sub(r"(\1)", value) for name, value in values.items()}
+        return re.sub(rf"\{{({'|'.join(shown)})\}}", lambda place: shown[place[1]], self._rubric)
 
     async def _ask(self, request: dict[str, Any]) -> str:
         """The text of its answer. What may pass is tried again; the reward's deadline ends it in any case."""
@@ -144,15 +149,20 @@ class JudgeReward:
             reply = json.loads(text)
             tokens = (reply.get("usage") or {}).get("total_tokens") or 0
             await self._record.add_tokens(min(max(int(tokens), 0), MAX_COUNTED))
-            return str(reply["choices"][0]["message"]["content"] or "")
+            choice = reply["choices"][0]
+            content, is_cut_off = str(choice["message"]["content"] or ""), choice.get("finish_reason") == "length"
         except (AttributeError, KeyError, IndexError, TypeError, ValueError, ArithmeticError, RecursionError) as fault:
             raise RuntimeError(f"the judge at {self._endpoint} gave no chat completion: {text:.200}") from fault
+        if is_cut_off:  # before its score: one in it may be a quotation of the answer
+            raise RuntimeError(f"the judge was cut off; give it more answer_tokens: {content[-200:]!r}")
+        return content
 
     def _score(self, reply: str) -> float:
-        scores = SCORE.findall(reply)
+        text = QUOTED.sub("", reply).rstrip()
+        scores = [score for score in SCORE.finditer(text) if "\n" not in text[score.end() :]]
         if not scores:
-            raise RuntimeError(f"the judge gave no `Score: NUMBER`: {reply[-200:]!r}")
-        score = float(scores[-1])
+            raise RuntimeError(f"the judge gave no `Score: NUMBER` in its last line: {reply[-200:]!r}")
+        score = float(scores[-1][1])
         if not self._lowest <= score <= self._highest:
             raise RuntimeError(f"the judge's score {score:g} is not from {self._lowest:g} to {self._highest:g}")
         return score
