@@ -45,9 +45,9 @@ def test_an_override_of_an_item_beats_what_the_file_has(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     key = KEY.format(index)
-    told = explain(loaded(tmp_path, *(f"{key}={value}" for value in overrides)), key).splitlines()
-    assert len(told) == len(lines)
-    assert all(part in line.replace(f"{tmp_path}/", "") for part, line in zip(lines, told, strict=True)), told
+    shown = explain(loaded(tmp_path, *(f"{key}={value}" for value in overrides)), key).splitlines()
+    assert len(shown) == len(lines)
+    assert all(part in line.replace(f"{tmp_path}/", "") for part, line in zip(lines, shown, strict=True)), shown
 
 
 def test_the_plan_shows_the_value_that_an_item_had() -> None:
