@@ -21,6 +21,9 @@ EXPONENT = re.compile(rf"([)}}\]]?)\s*{POWER}[-+]?(\d+)(?=(?:\s*{POWER}[-+]?(\d+
 FACTORIAL = re.compile(r"(\d+)\s*!")
 CLOSED_FACTORIAL = re.compile(r"[)}\]]\s*!")
 """Of what is in brackets."""
+NESTED_FACTORIAL = re.compile(r"!\s*!")
+GROWS_LIKE_FACTORIAL = re.compile(r"\\(?:[dt]?binom|choose|Gamma|mathrm\{Gamma\})")
+LONG_NUMBER = re.compile(rf"\d{{{len(str(MAX_FACTORIAL)) + 1},}}")
 SUM = re.compile(r"[\d\s+-]*")
 COMMAND = re.compile(r"\\[A-Za-z]+")
 OPENING = {")": "(", "}": "{", "]": "["}
@@ -100,18 +103,20 @@ def _is_computable(text: str) -> bool:
 def _is_huge(text: str) -> bool:
     """Whether a number in it has too many digits, or a power of a sum too many terms."""
     text = text.replace("\\left", "").replace("\\right", "")
-    inner = outer = 1.0
+    inner, outer = 0.0, 1.0
     for bracket, digits, power, more in EXPONENT.findall(text):
         exponent = _exponent(digits, power, more)
         if bracket:
             outer *= max(1.0, exponent)
         else:
-            inner = max(inner, exponent)
+            inner += exponent  # of a product of powers
     has_symbols = re.search(r"[A-Za-z]", COMMAND.sub("", text)) is not None
     closed = CLOSED_FACTORIAL.finditer(text)
     factorials = [*FACTORIAL.findall(text), *(_largest(_before(text, each.start())) for each in closed)]
     return (
-        inner * outer > MAX_EXPONENT
+        max(1.0, inner) * outer > MAX_EXPONENT
+        or NESTED_FACTORIAL.search(text) is not None
+        or (GROWS_LIKE_FACTORIAL.search(text) is not None and LONG_NUMBER.search(text) is not None)
         or (has_symbols and outer > MAX_OF_SUM)
         or any(len(digits) > 4 or int(digits) > MAX_FACTORIAL for digits in factorials)
     )
