@@ -55,9 +55,9 @@ from launcher.plan.build import build_plan
 from launcher.plan.plan import Plan
 from launcher.plan.purpose import Purpose
 from launcher.runs.checkpoints import step_folder
-from launcher.runs.run_lock import lock_run
 from launcher.supervisor import guardian
 from launcher.supervisor import launch as launching
+from launcher.supervisor.run_lock import lock_run
 from tests.ring.start import environment, processes_of, warnings_in
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -92,8 +92,8 @@ def read(module: str) -> Module:
     everything = list(statements(body))
     return Module(
         set(imports(module, everything)),
-        imported_names(statements(body, only_on_import=True)),
-        imported_names(everything),
+        imported_names(module, statements(body, only_on_import=True)),
+        imported_names(module, everything),
         [node.name for node in everything if isinstance(node, ast.ClassDef)],
     )
 
@@ -114,15 +114,25 @@ def imports(module: str, nodes: Iterable[ast.AST]) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in sources())
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom) and (origin := origin_of(module, node)):
             for alias in node.names:
-                inner = f"{node.module}.{alias.name}"
+                inner = f"{origin}.{alias.name}"
                 if inner in sources():
                     yield inner
-                elif node.module in sources():
-                    yield node.module
+                elif origin in sources():
+                    yield origin
                 # The packages on the way are run as well.
-                yield from (package for package in packages(node.module) if not module.startswith(package))
+                yield from (package for package in packages(origin) if not module.startswith(package))
+
+
+def origin_of(module: str, node: ast.ImportFrom) -> str:
+    """The module, with the package that dots before it stand for."""
+    if not node.level:
+        return node.module or ""
+    is_package = sources()[module].name == "__init__.py"
+    parts = module.split(".")
+    package = parts[: len(parts) - node.level + is_package]
+    return ".".join([*package, *([node.module] if node.module else [])])
 
 
 def packages(module: str) -> Iterator[str]:
@@ -163,13 +173,13 @@ def test_imports_go_down():
     compare("imports that go up or sideways", upward, UPWARD)
 
 
-def imported_names(nodes: Iterable[ast.AST]) -> set[str]:
+def imported_names(module: str, nodes: Iterable[ast.AST]) -> set[str]:
     names = set()
     for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (origin := origin_of(module, node)):
+            names |= {f"{origin}.{alias.name}" for alias in node.names}
     parts = [name.split(".") for name in names]
     return {".".join(each[:end]) for each in parts for end in range(1, len(each) + 1)}
 

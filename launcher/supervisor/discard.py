@@ -13,8 +13,8 @@ from launcher.runs.environment_record import CODE, ENVIRONMENT
 from launcher.runs.linked_folders import remove_linked_folders
 from launcher.runs.registry import OWNER, unregister
 from launcher.runs.run_files import ENDING_FILES, PROVENANCE
-from launcher.runs.run_lock import LockedRun
 from launcher.supervisor.lifecycle import RunEnding
+from launcher.supervisor.run_lock import LockedRun
 
 DESCRIPTION_FILES = {CONFIG, RUN_FACTS, ATTEMPT, COMMAND, PROVENANCE, RECORD, CODE, ENVIRONMENT, *ENDING_FILES}
 TRANSIENT_FOLDERS = {"logs", "weights", ROW_CACHE, OWNER}

@@ -23,11 +23,11 @@ from launcher.agent.local import LocalAgent
 from launcher.plan.plan import Plan
 from launcher.plan.purpose import Purpose
 from launcher.runs.env_file import secret_variables
-from launcher.runs.run_lock import LockedRun, lock_run
 from launcher.supervisor.launcher_pulse import LAUNCHER_PULSE, STACKS
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding, wait_limits
 from launcher.supervisor.restart_policy import RestartPolicy
 from launcher.supervisor.roster import Roster
+from launcher.supervisor.run_lock import LockedRun, lock_run
 from launcher.supervisor.supervisor import Supervisor
 from launcher.supervisor.taken_over import taken_over_ending
 from launcher.supervisor.write_errors import DISK_ERRORS, write_error_text

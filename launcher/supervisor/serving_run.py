@@ -10,11 +10,11 @@ from areal_like.config.loaded import Loaded
 from areal_like.process.identity import EPISODES
 from launcher.plan.plan import Plan
 from launcher.plan.purpose import Purpose
-from launcher.runs.run_lock import LockedRun
 from launcher.supervisor.discard import remove_run
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding
 from launcher.supervisor.locked_start import LockedStart, lock_start
 from launcher.supervisor.restart_policy import RestartPolicy
+from launcher.supervisor.run_lock import LockedRun
 from launcher.terminal import write_line
 
 

@@ -26,7 +26,7 @@ LIMIT_S = 120.0
 def main(words: list[str]) -> int:
     from areal_like import api
     from launcher import cli
-    from launcher.runs import run_lock
+    from launcher.supervisor import run_lock
 
     behaviour = json.loads(os.environ.get("FAKE_PROCESS", "{}"))
     for name, value in behaviour.get("constants", {}).items():

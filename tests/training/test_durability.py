@@ -20,9 +20,9 @@ from areal_like.training.progress import TrainingProgress
 from launcher.plan.build import build_plan
 from launcher.runs.checkpoints import move_aside_after
 from launcher.runs.run_files import write_start_point
-from launcher.runs.run_lock import lock_run
 from launcher.supervisor.checkpoint_search import CheckpointSearch
 from launcher.supervisor.rollback import Rollback, roll_back
+from launcher.supervisor.run_lock import lock_run
 from tests.support.crash_record import Crashes, Record, everything, nothing, recording, some
 from tests.support.planning import loaded
 from tests.support.training_runs import ME, MEMORY, make_engine, make_run, model_folder, world

@@ -22,7 +22,7 @@ from launcher.plan.build import build_plan
 from launcher.runs import checkpoint_reader
 from launcher.runs.checkpoints import complete_steps
 from launcher.runs.run_files import write_description
-from launcher.runs.run_lock import keep_checkpoints
+from launcher.supervisor.run_lock import keep_checkpoints
 from tests.support.commands import Done, Run, command_runner
 
 

@@ -16,7 +16,7 @@ from areal_like.rollout.episodes.main import open_tokenizer
 from launcher.commands import rewards as commands_rewards
 from launcher.commands import saved_answers
 from launcher.plan.build import build_plan
-from launcher.runs.run_lock import lock_run
+from launcher.supervisor.run_lock import lock_run
 from tests.support.chat_service import KEY, chat_service, completion
 from tests.support.commands import Run, command_runner, process
 

@@ -14,7 +14,7 @@ from areal_like.discovery import NameStore, file_name_store
 from areal_like.discovery.owner import this_process
 from launcher.plan.build import build_plan
 from launcher.runs.registry import LAUNCHER, OWNER, is_running
-from launcher.runs.run_lock import LockedRun, lock_run
+from launcher.supervisor.run_lock import LockedRun, lock_run
 from launcher.supervisor.taken_over import lost_name_ending
 from tests.discovery.test_names import eventually
 from tests.support.planning import loaded

@@ -10,9 +10,9 @@ from areal_like.process.run import StartPoint
 from launcher.plan.build import build_plan
 from launcher.runs.registry import register, registered_runs
 from launcher.runs.run_files import write_start_point
-from launcher.runs.run_lock import LockedRun, lock_run
 from launcher.supervisor.discard import discard_unused_run, holds_no_work
 from launcher.supervisor.lifecycle import RunEnding
+from launcher.supervisor.run_lock import LockedRun, lock_run
 from tests.support.planning import loaded
 
 REFUSED = RunEnding("refused", 2, "train_dataset.path: row 1 has no 'answer'", is_complete=True)

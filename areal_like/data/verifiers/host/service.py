@@ -12,6 +12,8 @@ import traceback
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from .fault_text import describe
+
 MAX_LINE = 1 << 30
 
 
@@ -138,13 +140,3 @@ def load(module: str, name: str, args: dict[str, Any]) -> HostedEnvironment:
         return TasksetEnvironment(name, args)
     place = loaded.__file__ or module
     raise ValueError(f"{place} has neither load_environment nor a Taskset of verifiers 0.4 in its __all__")
-
-
-def describe(fault: BaseException) -> str:
-    """With what caused it, and the last place outside of installed packages."""
-    parts: list[str] = []
-    seen: BaseException | None = fault
-    while seen is not None and len(parts) < 3:
-        parts.append(f"{type(seen).__name__}: {seen}" if str(seen) else type(seen).__name__)
-        seen = seen.__cause__
-    return ", from ".join(parts)[:2000]

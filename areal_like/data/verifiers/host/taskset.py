@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from .service import describe
+from .fault_text import describe
 from .versions import require
 
 MOST_ROWS = 1000

@@ -15,9 +15,9 @@ from areal_like.process import checkpoint_files
 from areal_like.process.errors import Failure
 from areal_like.process.run import StartPoint
 from launcher.plan.build import build_plan
-from launcher.runs import run_lock
 from launcher.runs.registry import LAUNCHER
 from launcher.runs.run_files import write_start_point
+from launcher.supervisor import run_lock
 from tests.support.planning import loaded
 
 
