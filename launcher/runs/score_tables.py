@@ -8,6 +8,7 @@ from areal_like.config.problems import ConfigError, Problem
 from areal_like.observe.evaluation_statistics import best_of, bootstrap, compare, pass_sizes
 from areal_like.observe.text import columns
 from areal_like.rollout.evaluation.answer_folders import SavedEvaluation, files_of, read_answers
+from launcher.runs.evaluation_settings import differences
 
 
 class Answers(NamedTuple):
@@ -87,7 +88,7 @@ def comparison(first: SavedEvaluation, second: SavedEvaluation, names: Sequence[
             answers_of(others[name], second.max_failed_share),
         )
         rows.append(row)
-        notes += note
+        notes += [*note, *differences(name, first.config, second.config)]
     return [f"first   {first.folder}", f"second  {second.folder}", "", *columns(rows), *notes]
 
 

@@ -23,8 +23,8 @@ class AgentConfig:
 
     reward_from: str = key(ANSWER, choices=(ANSWER, RESULT, POSTED))
     """Where the reward comes from. `answer`: `reward.name` or the task scores the last answer that the agent got.
-    `result`: the last line that the program prints, or what the function returns, is the number. `posted`: the agent
-    sends `{"reward": 0.5}` to `$OPENAI_BASE_URL/reward`."""
+    `result`: the last line that the program prints, or what the function returns, is the number, or has it as `reward`.
+    `posted`: the agent sends `{"reward": 0.5}` to `$OPENAI_BASE_URL/reward`."""
 
     turn_discount: float | None = key(None, ge=0, le=1)
     """Train each call as a sample of its own: its reward is the one posted for it (`{"id": ..., "reward": ...}`) plus

@@ -77,7 +77,7 @@ async def _main(run: Run, me: Identity, watch: LoopWatch | None = None) -> None:
         tokenizer = open_tokenizer(config, run.cwd)
         datasets = load_datasets(data_config(config), places, tokenizer, run.directory / RECORD)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places, config.agent)
-        own = environment_settings(config, places)
+        own = environment_settings(config, places, workflow)
         await rewards.ready(datasets, scored_by_themselves(own))
         check_rewards(config, rewards, workflow, own, datasets)
         with open_name_store(run, me) as names:

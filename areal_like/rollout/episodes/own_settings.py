@@ -28,7 +28,8 @@ from areal_like.rollout.episodes.rewards.limits import reward_limits
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.rewards.sum_pool import pool_kind
 from areal_like.rollout.episodes.runner import OwnSettings
-from areal_like.rollout.episodes.workflows import Workflow, make_workflow, workflow_of
+from areal_like.rollout.episodes.workflows import AGENT, Workflow, make_workflow, workflow_of
+from areal_like.rollout.episodes.workflows.agent import Agent
 from areal_like.rollout.episodes.workflows.verifiers import VerifiersEnvironment
 
 
@@ -93,14 +94,18 @@ def own_rewards(config: Any, places: SearchFolders) -> dict[str, tuple[RewardCon
     return rewards
 
 
-def environment_settings(config: Any, places: SearchFolders) -> dict[str, OwnSettings]:
-    """Also of benchmarks, by their place."""
+def environment_settings(config: Any, places: SearchFolders, main: Workflow) -> dict[str, OwnSettings]:
+    """Also of benchmarks, by their place. `main` is the workflow of the experiment. A worker has one agent, with one
+    limit of those that run at the same time."""
+    agent = main if isinstance(main, Agent) else None
     trained, settings = environments_of(config), {}
     played: dict[str, VerifiersEnvironment] = {}
     for index, (name, each) in enumerate(zip(names_of(trained), trained, strict=True)):
         with item_errors(f"{LIST}.{index}"):
             own, workflow = each.workflow.name, _of_verifiers(environment_task(each), config, places, played)
-            if own is not None:
+            if own == AGENT:
+                workflow = agent = agent or Agent.configured(config.agent, places)
+            elif own is not None:
                 workflow = make_workflow(own, dict(each.workflow.args), places, config.agent)
         sampling = {} if each.max_new_tokens is None else {"max_new_tokens": each.max_new_tokens}
         evaluated = sampling if config.evaluator.gconfig.max_new_tokens is None else {}

@@ -62,7 +62,7 @@ async def try_rows(config: Any, places: SearchFolders, opened: SourceOpener, rec
         tokenizer = open_tokenizer(config, places.cwd)
         datasets = load_datasets(config, places, tokenizer, record)
         workflow = make_workflow(config.workflow.name, dict(config.workflow.args), places, config.agent)
-        own = environment_settings(config, places)
+        own = environment_settings(config, places, workflow)
         await rewards.ready(datasets, scored_by_themselves(own))
         check_rewards(config, rewards, workflow, own, datasets)
         source, counts = await opened(tokenizer, datasets.train)

@@ -81,12 +81,14 @@ class SavedEvaluation(NamedTuple):
 
     folder: Path
     max_failed_share: float
+    config: Any = None
+    """Of its run."""
 
 
 def saved_evaluation(directory: Path, step: str | None, word: str = "") -> SavedEvaluation:
     """Of one step of a run, by default of the last one."""
     config = open_run(directory, own_class=False).config
-    return SavedEvaluation(evaluation_folder(directory, step, word), config.evaluator.max_failed_share)
+    return SavedEvaluation(evaluation_folder(directory, step, word), config.evaluator.max_failed_share, config)
 
 
 def evaluated_steps(directory: Path) -> list[int]:

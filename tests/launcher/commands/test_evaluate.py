@@ -103,7 +103,31 @@ def test_a_broken_line_of_answers_is_named(
         assert f"{file}:4: is not " in capsys.readouterr().err
 
 
-def run_with(root: Path, trial: str, *steps: int) -> Path:
+@pytest.mark.parametrize(
+    ("overrides", "lines"),
+    [
+        ([], []),
+        (["seed=7", "actor.lr=1e-3", "gconfig.temperature=0.7"], []),  # an answer for each row is greedy
+        (["evaluator.gconfig.temperature=0.7"], ["greedy is True", "temperature is not set", "0.7 in the second"]),
+        (["evaluator.n_samples=4"], ["n_samples is 1 in the first and 4", "greedy is True", "temperature is not set"]),
+        (["reward.name=format"], ["reward.name is addition in the first and format in the second"]),
+        (["task.args.digits=3"], ["task.args.digits is not set in the first and 3 in the second"]),
+        (["evaluator.gconfig.max_new_tokens=7"], ["max_new_tokens is 6 in the first and 7 in the second"]),
+        (["+chat_template_args.enable_thinking=false"], ["chat_template_args.enable_thinking is not set"]),
+    ],
+)
+def test_a_comparison_names_what_differs_besides_the_model(
+    overrides: list[str], lines: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_with(tmp_path, "a", 2), run_with(tmp_path, "b", 4, overrides=overrides)
+    assert main(["eval", "sums/a", "with=sums/b"]) == 0
+    notes = capsys.readouterr().out.split("verdict\n")[1].splitlines()[1:]
+    assert all(note.startswith("valid: ") for note in notes) and bool(notes) is bool(lines)
+    assert all(line in "\n".join(notes) for line in lines), notes
+
+
+def run_with(root: Path, trial: str, *steps: int, overrides: Sequence[str] = ()) -> Path:
     """A run with a checkpoint and an evaluation of each of these steps; of N rows N answers are right."""
     run = root / "runs" / "sums" / trial
     for step in steps:
@@ -112,7 +136,7 @@ def run_with(root: Path, trial: str, *steps: int) -> Path:
         for file in (".complete", "config.json"):
             (folder / file).touch()
         saved(run / "evaluations" / f"step_{step:06d}", valid=[[float(row < step)] for row in range(9)])
-    loaded = load("grpo.yaml", ["experiment_name=sums", f"trial_name={trial}"])
+    loaded = load("grpo.yaml", ["experiment_name=sums", f"trial_name={trial}", *overrides])
     (run / "config.yaml").write_text(yaml.safe_dump(loaded.values))
     facts = {"experiment": "grpo", "run_id": "id", "folder": str(root), "cwd": str(root)}
     (run / "run.json").write_text(json.dumps(facts))

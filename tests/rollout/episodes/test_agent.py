@@ -46,6 +46,20 @@ async def asks(row, client):
     answer = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": row["prompt"]}])
     return 0.75 if answer.choices[0].message.content == row["answer"] else 0.0
 
+async def returns(row, client):
+    await client.chat.completions.create(model="m", messages=[{"role": "user", "content": row["prompt"]}])
+    return {"reward": 0.5, "turns": 3}
+
+async def returns_parts(row, client):
+    await client.chat.completions.create(model="m", messages=[{"role": "user", "content": row["prompt"]}])
+    return {"format": 0.5, "turns": 3}
+
+class AsyncSolver:
+    async def __call__(self, row, client):
+        return await asks(row, client)
+
+solver = AsyncSolver()
+
 def blocks(row, client, base_url, api_key):
     client.chat.completions.create(model="m", messages=[{"role": "user", "content": row["prompt"]}])
     return None
@@ -112,6 +126,8 @@ def test_a_program_is_run_for_each_sample_and_its_last_answer_is_scored(play):
         ('ask("1")', {"reward_from": "posted", "failed_reward": -2.0}, -2.0),
         ('ask("1"); sys.exit(3)', {"failed_reward": 0.0}, 0.0),
         ("", {"function": "functions.py:asks", "reward_from": "result"}, 0.75),
+        ("", {"function": "functions.py:solver", "reward_from": "result"}, 0.75),
+        ("", {"function": "functions.py:returns", "reward_from": "result"}, 0.5),
         ("", {"function": "functions.py:blocks"}, 1.0),
         ("", {"function": "functions.py:breaks", "failed_reward": -1.0}, -1.0),
     ],
@@ -135,6 +151,7 @@ def test_rewards_that_are_posted_for_calls_alone_are_all_there_are(play):
         ('ask("1"); os.kill(os.getpid(), 9)', {}, RewardError, "ended with SIGKILL"),
         ("", {}, AgentError, "ended without an answer"),
         ('ask("1"); print("x")', {"reward_from": "result"}, RewardError, "the last line is 'x'"),
+        (*("", {"function": "functions.py:returns_parts", "reward_from": "result"}), RewardError, "without `reward`"),
         ('call("/chat/completions", {})', {}, AgentError, "messages: give a list"),
         ('bytearray(10**9); ask("1")', {"max_memory_gb": 0.3}, AgentError, "MemoryError"),
         ("", {"command": ["no-such-program"]}, AgentError, "no-such-program cannot be started"),

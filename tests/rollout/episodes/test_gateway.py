@@ -12,12 +12,12 @@ import pytest
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.process.frames import pack, unpack
 from areal_like.rollout.episodes.conversation import BRANCHING, ConversationRules
-from areal_like.rollout.episodes.gateway.call_sampling import GCONFIG, REQUEST
+from areal_like.rollout.episodes.gateway.call_sampling import GCONFIG, REQUEST, CallSampling
 from areal_like.rollout.episodes.gateway.session import SessionRules
 from areal_like.rollout.episodes.generation_client import GenerationError
 from areal_like.rollout.trajectory import pack_group
 from tests.data.test_chat_template_real import folder_of
-from tests.support.agents import AgentClient, SampledTexts, open_session, user
+from tests.support.agents import SAMPLING, AgentClient, SampledTexts, open_session, user
 from tests.support.chat_models import SHORTENS, chat_tokenizer
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -298,6 +298,39 @@ def test_each_of_several_answers_to_one_call_gets_its_own_reward(plain):
     assert [each.reward for each in samples] == [0.0, 1.0, 2.0, 3.0]
 
 
+def test_choices_of_one_call_are_not_discounted_into_each_other(plain):
+    engine = SampledTexts(plain, *"12345")
+
+    async def agent(client: AgentClient, _: Any) -> None:
+        await client.post(CHAT, {"messages": [user("0+1")]})
+        for prompt, rewards in (("1+1", (0.0, 1.0)), ("2+2", (0.5, 0.0))):
+            _, chat = await client.post(CHAT, {"messages": [user(prompt)], "n": 2})
+            for reward, choice in zip(rewards, chat["choices"], strict=True):
+                assert (await client.post("/v1/reward", {"id": choice["id"], "reward": reward}))[0] == 200
+
+    samples = at_gateway(engine, agent, SessionRules(turn_discount=0.5)).trajectory(1.0)
+    last = [0.5 + 1.0, 0.0 + 1.0]
+    second = [0.0 + 0.5 * 1.25, 1.0 + 0.5 * 1.25]
+    assert [each.reward for each in samples] == [0.5 * sum(second) / 2, *second, *last]
+
+
+@pytest.mark.parametrize("extra", [0, 1, 50])
+@pytest.mark.parametrize("route", ["/v1/completions", "/v1/chat/completions/tokens", "batch"])
+def test_a_prompt_of_ids_without_room_has_the_code_of_one_that_is_too_long(plain, route, extra):
+    engine = SampledTexts(plain, "1")
+
+    async def agent(client: AgentClient, session: Any) -> None:
+        ids = [1] * (session.context_length + extra)
+        body = {"tokens": ids} if route.endswith("tokens") else {"prompt": [ids] if route == "batch" else ids}
+        await client.post(CHAT, {"messages": [user("1+1")]})
+        status, refused = await client.post(COMPLETIONS if route == "batch" else route, body)
+        assert status == 400 and refused["error"]["code"] == "context_length_exceeded"
+        assert "leaves no room in the context length" in refused["error"]["message"]
+
+    (sample,) = at_gateway(engine, agent).trajectory(1.0)
+    assert sample.finish == "length"
+
+
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_an_agent_that_ends_because_there_is_no_room_counts_as_cut_off(plain, goes_on):
     engine = SampledTexts(plain, *"123")
@@ -334,6 +367,38 @@ def test_sampling_of_an_agent_is_ignored_or_refused_and_its_limits_hold(plain):
             assert status == 400 and next(iter(asked)) in refused["error"]["message"]
 
     at_gateway(engine, strict, SessionRules(sampling="request"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "greedy"),
+    [
+        ({}, True),
+        ({"temperature": 0.7}, False),
+        ({"temperature": 0.5}, False),  # that of the run
+        ({"top_p": 0.9}, False),
+        ({"temperature": 0, "top_p": 0.9}, True),
+        ({"max_tokens": 3}, True),
+    ],
+)
+@pytest.mark.parametrize("mode", [GCONFIG, REQUEST])
+def test_a_greedy_evaluation_draws_by_chance_where_the_wishes_of_an_agent_hold(mode, asked, greedy):
+    base = {**SAMPLING, "greedy": True}
+    assert {**base, **CallSampling(base, mode, set()).read(asked)}["greedy"] is (greedy or mode == GCONFIG)
+
+
+@pytest.mark.parametrize("keys", [{"continue_final_message": True, "add_generation_prompt": False}])
+def test_an_answer_whose_beginning_is_given_is_refused(plain, keys):
+    engine = SampledTexts(plain)
+
+    async def agent(client: AgentClient, _: Any) -> None:
+        messages = [user("1+1"), {"role": "assistant", "content": "2"}]
+        status, refused = await client.post(CHAT, {"messages": messages, **keys})
+        assert status == 400 and refused["error"]["message"].startswith("continue_final_message: ")
+        status, refused = await client.post("/v1/messages", {"messages": messages, "max_tokens": 5})
+        assert status == 400 and refused["error"]["message"].startswith("messages.1: an answer whose beginning")
+        assert (await client.post("/v1/messages/count_tokens", {"messages": messages})) == (200, {"input_tokens": 37})
+
+    assert at_gateway(engine, agent).tree.calls == []
 
 
 IN_VAIN: dict[str, Any] = {

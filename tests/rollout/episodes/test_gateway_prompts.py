@@ -178,6 +178,44 @@ def test_what_stands_before_the_answers_of_branches_is_in_the_loss_once(plain, m
     assert sum(each.loss_mask[:answered].sum() for each in samples) == len(engine.log[0][1]["token_ids"])
 
 
+@pytest.mark.parametrize("more", [{"trajectory_strategy": BRANCHING}, {"turn_discount": 0.5}])
+def test_what_stands_before_several_answers_is_in_the_loss_once_also_where_each_is_a_sample(plain, more):
+    engine = SampledTexts(plain, *"123")
+
+    async def run() -> Any:
+        rules = SessionRules(turn_discount=more.get("turn_discount"))
+        strategy = {name: value for name, value in more.items() if name == "trajectory_strategy"}
+        opened = open_session(engine, rules, ConversationRules(mask_env_responses=False, **strategy))
+        async with aiohttp.ClientSession() as http, opened as (session, endpoint):
+            client = AgentClient(endpoint, http)
+            ids = plain.encode("1+1=", special=False)
+            first = [*ids, *(await complete(client, ids, return_token_ids=True))["token_ids"]]
+            await complete(client, [*first, *plain.encode("333", special=False)], n=2)
+        return session.trajectory(1.0)
+
+    assert [each.observed_in_loss for each in asyncio.run(run())] == [0, 3, 0]
+
+
+def test_tokenize_gives_messages_also_without_the_beginning_of_an_answer(qwen):
+    engine = SampledTexts(qwen)
+    messages = [user("1+1"), {"role": "assistant", "content": "2"}]
+
+    async def agent(client: AgentClient) -> None:
+        async def ids(**more: Any) -> list[int]:
+            status, answer = await client.post("/tokenize", {"messages": messages, **more})
+            assert status == 200, answer
+            tokens: list[int] = answer["tokens"]
+            return tokens
+
+        closed = qwen.chat.render(messages, add_generation_prompt=False, tools=None)
+        opened = qwen.chat.render(messages, add_generation_prompt=True, tools=None)
+        assert await ids(add_generation_prompt=False) == qwen.encode(closed, special=False)
+        assert await ids() == await ids(add_generation_prompt=True) == qwen.encode(opened, special=False)
+        assert (await client.post("/tokenize", {"messages": messages, "add_generation_prompt": 0}))[0] == 400
+
+    at_gateway(engine, agent)
+
+
 @pytest.mark.parametrize("route", [CHAT, "/v1/responses", COMPLETIONS, "/tokenize"])
 @pytest.mark.parametrize("characters", [500_000, SHORT_TEXT + 1, 10])
 def test_a_long_text_is_refused_before_it_is_tokenized_or_tokenized_beside_the_other_episodes(

@@ -16,6 +16,7 @@ from areal_like.models import model_folder
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.own_settings import environment_settings, own_rewards
 from areal_like.rollout.episodes.runner import EpisodeRunner
+from areal_like.rollout.episodes.workflows import make_workflow
 from tests.support.episode_parts import Rewards
 from tests.support.ring_parts import lease
 
@@ -47,7 +48,7 @@ def limits_of(folder: Path, experiment: dict[str, Any], split: str, **given: Any
     places, workflow = SearchFolders(folder, folder), Seen()
     tokenizer = TextTokenizer(model_folder("builtin:tiny-addition", folder), {})
     datasets = load_datasets(config, places, tokenizer)
-    own = environment_settings(config, places)
+    own = environment_settings(config, places, workflow)
     assert set(own) == set(own_rewards(config, places)) == set(datasets.environments)
     tools: Any = WorkerTools(tokenizer, None, Rewards(), False, False, 0.5)  # type: ignore[arg-type]
     runner = EpisodeRunner(tools, datasets, workflow, False, own)
@@ -56,6 +57,25 @@ def limits_of(folder: Path, experiment: dict[str, Any], split: str, **given: Any
     sampling = {**one["sampling"], "max_new_tokens": config.evaluator.gconfig.max_new_tokens or 4}
     asyncio.run(runner.run({**one, "sampling": sampling}))
     return list(workflow.limits.values())
+
+
+@pytest.mark.parametrize("main", ["agent", None])
+def test_environments_with_the_workflow_agent_share_one_limit_of_agents_at_a_time(
+    tmp_path: Path, main: str | None
+) -> None:
+    each = {"id": "addition", "workflow": {"name": "agent"}}
+    trained = [{**each, "name": name} for name in ("one", "two")]
+    agent = {"function": "agents.py:solve", "max_concurrent": 3}
+    (tmp_path / "agents.py").write_text("def solve(row): ...")
+    (tmp_path / "x.yaml").write_text(
+        yaml.safe_dump({**EXPERIMENT, "valid_dataset": None, "environments": {"train": trained}, "agent": agent})
+    )
+    config: Any = load(tmp_path / "x.yaml", []).config
+    places = SearchFolders(tmp_path, tmp_path)
+    workflow = make_workflow(main, {}, places, config.agent)
+    workflows = {id(each.workflow) for each in environment_settings(config, places, workflow).values()}
+    assert len(workflows) == 1
+    assert (id(workflow) in workflows) is (main == "agent")
 
 
 @pytest.mark.parametrize(("split", "limit"), [("train", 3), ("valid", 4)])

@@ -27,6 +27,7 @@ class FunctionAgent:
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name, self._function = name, function
         self._takes = inspect.signature(function).parameters
+        self._is_async = any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
         self._hanging: list[threading.Thread] = []
         if CLIENT in self._takes:
             try:
@@ -85,7 +86,7 @@ class FunctionAgent:
     def _call(self, row: dict[str, Any], endpoint: Endpoint, cancel: list[Callable[[], None]]) -> Any:
         given = {"row": row, "base_url": endpoint.base_url, "api_key": endpoint.key}
         known = {name: value for name, value in given.items() if name in self._takes}
-        if not inspect.iscoroutinefunction(self._function):
+        if not self._is_async:
             if CLIENT not in self._takes:
                 return self._function(**known)
             from openai import OpenAI

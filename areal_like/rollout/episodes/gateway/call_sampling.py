@@ -10,6 +10,8 @@ from areal_like.serving.requests import shorten
 
 GCONFIG, REQUEST = "gconfig", "request"
 DISTRIBUTION = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "repetition_penalty")
+CHOICE = ("temperature", "top_p", "top_k", "min_p")
+"""A call that names one of them, and no temperature of 0, does not want the most likely token alone."""
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "presence_penalty": (None, 0),
     "logit_bias": (None, {}),
@@ -40,6 +42,10 @@ ASSUMED = "the trainer assumes the sampling of gconfig; agent.sampling=request"
 log = logging.getLogger(__name__)
 
 
+def _asks_chance(body: Mapping[str, Any]) -> bool:
+    return body.get("temperature") != 0 and any(body.get(key) is not None for key in CHOICE)
+
+
 class CallSampling:
     """`base` is the sampling of the lease. `mode` `gconfig` keeps its distribution whatever a request says, and logs
     each such key once; `request` takes the request's, which training may refuse."""
@@ -58,6 +64,8 @@ class CallSampling:
                 sampling[key] = value
             else:
                 self._warn(key, value, f"{ASSUMED} obeys them")
+        if self._mode == REQUEST and self._base.get("greedy") and _asks_chance(body):
+            sampling["greedy"] = False
         refuse_tiny(sampling)
         for key, neutral in NEUTRAL.items():
             if body.get(key) in neutral:

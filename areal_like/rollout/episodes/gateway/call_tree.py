@@ -144,6 +144,15 @@ class CallTree:
         last = {id(record): call for call, record in ends.items()}
         return [(record, last[id(record)]) for record in records]
 
+    def single_records(self, observed_in_loss: bool) -> list[tuple[TokenRecord, AgentCall]]:
+        """Each answer by itself."""
+        records, seen = [], set[tuple[int, ...]]()
+        for call in self.delivered():
+            ids = tuple(call.prompt.ids)
+            records.append((record_of(call, observed_in_loss and ids not in seen), call))
+            seen.add(ids)
+        return records
+
     def _unended_text(self, call: AgentCall) -> str:
         ids = call.sample.token_ids
         return self._tokenizer.decode(ids[:-1] if call.sample.ends_by_token else ids, skip_special=False)

@@ -23,6 +23,9 @@ async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
     tools = read_tools(body.get("tools")) if body.get("tool_choice") != "none" else []
     if body.get("functions"):
         raise HttpError(400, "functions: is not supported; use tools")
+    if flag(body, "continue_final_message") or body.get("add_generation_prompt") is False:
+        message = "an answer whose beginning is given is not supported; end with a message of the user"
+        raise HttpError(400, f"continue_final_message: {message}")
     refuse_top_logprobs(body.get("top_logprobs"))
     sampling, n = session.sampling.read(body), body.get("n") or 1
     if body.get("tokens") is not None:

@@ -28,11 +28,12 @@ async def reward(request: web.Request, session: AgentSession) -> web.Response:
 
 
 async def tokenize(request: web.Request, session: AgentSession) -> web.Response:
-    """Of a text, or of messages as the next prompt has them."""
+    """Of a text, or of messages as the next prompt has them, also without the beginning of the answer to them."""
     body = await read_body_object(request, session.limits)
     if body.get("messages") is not None:
-        prompt = await session.chat_prompt(read_messages(body["messages"]), read_tools(body.get("tools")))
-        ids = prompt.ids
+        shown, tools = read_messages(body["messages"]), read_tools(body.get("tools"))
+        opens = body.get("add_generation_prompt") is None or flag(body, "add_generation_prompt")
+        ids = (await session.chat_prompt(shown, tools)).ids if opens else await session.unopened_ids(shown, tools)
     elif isinstance(body.get("prompt"), str):
         ids = await session.encode(body["prompt"], special=body.get("add_special_tokens") is not False)
     else:

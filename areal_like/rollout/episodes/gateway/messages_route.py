@@ -34,12 +34,23 @@ async def count_tokens(request: web.Request, session: AgentSession) -> web.Respo
 
 async def _answer(body: dict[str, Any], session: AgentSession) -> GatewayAnswer:
     tools = _tools(body)
+    _refuse_begun(body)
     stops = filter_body({"stop": _stop_sequences(body)}, session.limits, is_known=True)
     sampling = session.sampling.read({**body, **stops, "parallel_tool_calls": not _asks_one_call(body)})
     (call,) = await session.generate(await _prompt(body, session, tools), 1, sampling, tools)
     _make_objects(call)
     content = _content(body, call, stops["stop"] or ())
     return GatewayAnswer([call], content, _events(content) if flag(body, "stream") else None, ends_with_done=False)
+
+
+def _refuse_begun(body: dict[str, Any]) -> None:
+    """The template ends each message of the assistant: what follows would be another one."""
+    given = body.get("messages")
+    if not isinstance(given, list) or not given or not isinstance(given[-1], dict):
+        return
+    if given[-1].get("role") == ASSISTANT:
+        message = "an answer whose beginning is given is not supported; end with a message of the user"
+        raise HttpError(400, f"messages.{len(given) - 1}: {message}")
 
 
 def _stop_sequences(body: dict[str, Any]) -> Any:

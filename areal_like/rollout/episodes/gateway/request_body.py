@@ -7,6 +7,7 @@ from aiohttp import web
 
 from areal_like.process.errors import HttpError
 from areal_like.process.http import read_json
+from areal_like.rollout.episodes.gateway.session import CONTEXT_EXCEEDED, no_room
 from areal_like.serving.client_filter import ModelLimits, bound_body
 from areal_like.serving.requests import shorten
 
@@ -14,6 +15,8 @@ FLAGS = ("stream", "return_token_ids", "return_tokens_as_token_ids")
 NOT_FILTERED = ("messages", "tools", "input", "system", "text")
 """Conversations are bounded by the size of a body, and by the tokens that they become, as is a `prompt` that is a text.
 `text` is the format of an answer; interfaces of engines have a prompt there."""
+IDS = ("prompt", "tokens")
+"""A prompt may be a list of token ids."""
 
 
 async def read_body_object(request: web.Request, limits: ModelLimits) -> dict[str, Any]:
@@ -27,6 +30,8 @@ async def read_body_object(request: web.Request, limits: ModelLimits) -> dict[st
     kept = {key: body[key] for key in NOT_FILTERED if key in body}
     if isinstance(body.get("prompt"), str):
         kept["prompt"] = body["prompt"]
+    for key in IDS:
+        _check_room(body.get(key), limits.context_length)
     try:
         filtered = bound_body({key: value for key, value in body.items() if key not in kept}, limits, is_known=True)
     except RecursionError as deep:
@@ -34,6 +39,14 @@ async def read_body_object(request: web.Request, limits: ModelLimits) -> dict[st
     for key in FLAGS:
         flag(filtered, key)
     return {**filtered, **kept}
+
+
+def _check_room(prompt: Any, context_length: int) -> None:
+    """Ids without room get the code that a text without room gets. `prompt` may be a list of prompts."""
+    prompts = prompt if isinstance(prompt, list) and prompt and isinstance(prompt[0], list) else [prompt]
+    longest = max((len(each) for each in prompts if isinstance(each, list)), default=0)
+    if longest > context_length:
+        raise HttpError(400, f"{CONTEXT_EXCEEDED}: the prompt has {longest} tokens and {no_room(context_length)}")
 
 
 def flag(body: dict[str, Any], key: str) -> bool:

@@ -4,16 +4,17 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Self
 
 from areal_like.config.sections.agent import AgentConfig
 from areal_like.data.chat_template import Message
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.process.errors import HttpError
-from areal_like.rollout.episodes.conversation import BRANCHING, ConversationRules, discounted
+from areal_like.rollout.episodes.conversation import BRANCHING, ConversationRules
 from areal_like.rollout.episodes.gateway.answer_delivery import PendingAnswers
 from areal_like.rollout.episodes.gateway.call_sampling import GCONFIG, CallSampling
-from areal_like.rollout.episodes.gateway.call_tree import AgentCall, CallPrompt, CallTree, PromptDraft, record_of
+from areal_like.rollout.episodes.gateway.call_tree import AgentCall, CallPrompt, CallTree, PromptDraft
 from areal_like.rollout.episodes.gateway.chat_messages import read_answer
 from areal_like.rollout.episodes.rewards.base import MAX_REWARD, Reward
 from areal_like.rollout.episodes.sample import RowError, Sample
@@ -136,12 +137,20 @@ class AgentSession:
     async def text_prompt(self, text: str) -> CallPrompt:
         return await self._prompt(lambda: self.tree.text_prompt(text))
 
+    async def unopened_ids(self, messages: list[Message], tools: Any) -> list[int]:
+        """Of messages without the beginning of an answer, for programs that compare them with prompts."""
+        try:
+            text = self.tokenizer.chat.render(messages, add_generation_prompt=False, tools=tools or None)
+        except ValueError as fault:
+            raise HttpError(400, str(fault)) from fault
+        return await self.encode(text, special=False)
+
     async def encode(self, text: str, special: bool, room: int | None = None) -> list[int]:
         """Raises HttpError for a text that is longer than so many tokens can be. Long texts take seconds, and the other
         episodes of the worker go on meanwhile."""
         room = self.context_length if room is None else room
         if len(text) > max(0, room) * self.tokenizer.longest_token:
-            message = f"a text of {len(text)} characters {_no_room(self.context_length)}"
+            message = f"a text of {len(text)} characters {no_room(self.context_length)}"
             raise HttpError(400, f"{CONTEXT_EXCEEDED}: {message}")
         try:
             if len(text) > SHORT_TEXT:
@@ -169,7 +178,7 @@ class AgentSession:
             raise HttpError(400, f"agent.max_calls: an episode has at most {most} calls")
         whole._num_calls += 1
         if len(prompt.ids) >= self.context_length:
-            message = f"the prompt has {len(prompt.ids)} tokens and {_no_room(self.context_length)}"
+            message = f"the prompt has {len(prompt.ids)} tokens and {no_room(self.context_length)}"
             raise HttpError(400, f"{CONTEXT_EXCEEDED}: {message}")
         name = prompt_hash(prompt.ids)
         repeat = whole._repeats[name] = whole._repeats.get(name, -1) + 1
@@ -222,7 +231,7 @@ class AgentSession:
         calls = self.tree.delivered()
         trains_observed, discount = not self._rules.mask_env_responses, self.rules.turn_discount
         if discount is not None or self._rules.trajectory_strategy == BRANCHING:
-            records = [(record_of(call, trains_observed), call) for call in calls]
+            records = self.tree.single_records(trains_observed)
         else:
             records = self.tree.records(trains_observed)
         breaks = {id(call.prompt) for call in calls if call.prompt.is_break}
@@ -236,8 +245,7 @@ class AgentSession:
         rewards: Sequence[Reward | float | None] = [reward] * len(records)
         if discount is not None and reward is not None:
             final, parts = (reward.value, reward.parts) if isinstance(reward, Reward) else (reward, {})
-            values = discounted([call.reward or 0.0 for call in calls], final, discount)
-            rewards = [Reward(value, parts) for value in values]
+            rewards = [Reward(value, parts) for value in _discounted_calls(calls, final, discount)]
         pairs = zip(records, rewards, strict=True)
         ended = calls[-1] if calls and self.lacks_room else None
         return [
@@ -250,8 +258,20 @@ class AgentSession:
         return len(self.tree.calls) - len(self.tree.delivered()) + self.pending.num_unfinished
 
 
-def _no_room(context_length: int) -> str:
+def no_room(context_length: int) -> str:
     return f"leaves no room in the context length of {context_length} tokens"
+
+
+def _discounted_calls(calls: Sequence[AgentCall], final: float, discount: float) -> list[float]:
+    """The value of each answer. Several choices of one call are not before each other: each has what follows the call,
+    and the call before them the mean of theirs."""
+    values: list[float] = []
+    following = final
+    for _, choices in groupby(reversed(calls), key=lambda call: id(call.prompt)):
+        values_C = [(call.reward or 0.0) + following for call in choices]
+        values += values_C
+        following = discount * sum(values_C) / len(values_C)
+    return values[::-1]
 
 
 def _described(trajectory: Trajectory, last: AgentCall, is_cut_off: bool) -> Trajectory:

@@ -10,7 +10,7 @@ from areal_like.rollout.episodes.workflows.base import Workflow
 from areal_like.rollout.episodes.workflows.text_environment import PlayEnvironment, plays
 from areal_like.rollout.episodes.workflows.tools import Tools
 
-__all__ = ["Workflow", "make_workflow", "plays", "workflow_of"]
+__all__ = ["AGENT", "Workflow", "make_workflow", "plays", "workflow_of"]
 
 DEFAULT, AGENT = "single_turn", "agent"
 PLAYED = PlayEnvironment()

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +17,7 @@ from areal_like.rollout.episodes.episode import Episode
 from areal_like.rollout.episodes.gateway.session import AgentSession, SessionRules
 from areal_like.rollout.episodes.rewards.base import Reward, parse_reward
 from areal_like.rollout.trajectory import Trajectory
+from areal_like.serving.requests import shorten
 
 
 class Agent:
@@ -105,11 +107,14 @@ def _found(word: str, places: SearchFolders) -> str:
 
 
 def _number(result: Any) -> Any:
-    """Of the last line of a program: a number, or JSON with `reward`."""
-    if not isinstance(result, str):
-        return result
-    try:
-        parsed = orjson.loads(result)
-    except orjson.JSONDecodeError:
-        raise ValueError(f"the last line is {result!r:.80}") from None
-    return parsed.get("reward") if isinstance(parsed, dict) else parsed
+    """Of the last line of a program, or of what a function returns: a number, or an object with `reward`."""
+    if isinstance(result, str):
+        try:
+            result = orjson.loads(result)
+        except orjson.JSONDecodeError:
+            raise ValueError(f"the last line is {result!r:.80}") from None
+    if isinstance(result, Mapping):
+        if "reward" not in result:
+            raise ValueError(f"an object without `reward`: {shorten(dict(result))}")
+        return result["reward"]
+    return result
