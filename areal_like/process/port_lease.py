@@ -13,25 +13,31 @@ class PortLease:
     network namespace, as that of ports.
     """
 
-    def __init__(self, port: int, lock: socket.socket) -> None:
+    def __init__(self, port: int, *held: socket.socket) -> None:
         self.port = port
-        self._lock = lock
+        self._held = held
 
     def close(self) -> None:
-        self._lock.close()
+        for each in self._held:
+            each.close()
 
 
-def lease_port(host: str = "127.0.0.1") -> PortLease:
-    """A port that is free now. Another program may still take it before the process listens; then lease another."""
+def lease_port(host: str = "127.0.0.1", keeps_bound: bool = False) -> PortLease:
+    """A port that is free now. Another program may still take it before the process listens; then lease another.
+    `keeps_bound`: the kernel gives it to no other program; a process that listens must set SO_REUSEADDR."""
     for _ in range(TRIES):
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            port: int = probe.getsockname()[1]
-        lock = socket.socket(socket.AF_UNIX)
+        probe, lock = socket.socket(), socket.socket(socket.AF_UNIX)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(keeps_bound))
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
         try:
             lock.bind(f"\0areal-like.{os.getuid()}.port.{port}")
         except OSError:
+            probe.close()
             lock.close()
             continue
+        if keeps_bound:
+            return PortLease(port, lock, probe)
+        probe.close()
         return PortLease(port, lock)
     raise OSError(f"no free port was found on {host} in {TRIES} tries")

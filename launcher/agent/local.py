@@ -170,7 +170,7 @@ class LocalAgent:
 
     def _port(self, holder: str) -> int:
         if holder not in self._leases:
-            self._leases[holder] = lease_port()
+            self._leases[holder] = lease_port(keeps_bound=True)
         return self._leases[holder].port
 
 
