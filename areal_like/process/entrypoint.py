@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from areal_like.config.problems import ConfigError
 from areal_like.process import atomic_file, pulse
@@ -57,6 +58,15 @@ def run_process(main: Callable[[Run, Identity], int | None], words: Sequence[str
             Path(arguments.run_dir), me, "failed", f"{type(error).__name__}: {error}", FAILED, is_printed=True
         )
     return DONE if code is None else code
+
+
+def end_process(code: int) -> NoReturn:
+    """Everything is written. The interpreter's shutdown would join threads, those of user code too, which may never
+    end."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def leave_failure_note(

@@ -15,6 +15,7 @@ from areal_like.process.connection_limits import RUNNER, LimitedAppRunner
 from areal_like.process.errors import HttpError, Unreachable
 from areal_like.process.frames import Frame, unpack
 from areal_like.process.identity import CallGuard, Identity, call_headers
+from areal_like.process.loop_threads import Threads
 from areal_like.process.proof_connector import ProofConnector
 from areal_like.process.proof_handshake import ProofVerifier
 from areal_like.process.request_checks import HOST, BodyLimits, Refusal, read_body, refuse_page
@@ -174,6 +175,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
 async def _with_pulse(main: Coroutine[Any, Any, T]) -> T:
     """What blocks the loop, or stops the process, stops its pulse."""
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(Threads())
     with pulse.loop_phase() as slot:
 
         def beat() -> None:

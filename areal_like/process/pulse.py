@@ -25,8 +25,8 @@ WAITING, IDLE = "waiting", "idle"
 PHASES = (LOADING, COMPILING, GENERATING, SERVING, UPDATING, STEP, COLLECTIVE, PUBLISHING, SAVING, WAITING, IDLE)
 
 NUMBERS = struct.Struct("<QQIIIId")
-"""Phase (0: the slot is free), counter, collectives entered, looks of waits, thread, the phase around a wait, its limit
-in seconds."""
+"""Phase (0: the slot is free), counter since the last collective, collectives entered, looks of waits, thread, the
+phase around a wait, its limit in seconds."""
 MOST = 0xFFFFFFFF
 TEXTS = {"whom": (40, 24), "key": (64, 64), "what": (128, 128)}
 """Texts: place in the slot, and bytes."""
@@ -67,7 +67,8 @@ class PulseSlot:
     def begin(self, phase: str) -> None:
         assert phase in PHASES, phase
         self._stack.append(phase)
-        self._collectives += phase == COLLECTIVE
+        if phase == COLLECTIVE:
+            self._collectives, self._counter = self._collectives + 1, 0
         self._advance()
 
     def end(self) -> None:
@@ -272,11 +273,6 @@ class WorkPulse:
 
     def is_of_process(self) -> None:
         self._slot.is_of_process()
-
-
-def has_begun(page: mmap.mmap | bytes) -> bool:
-    """Whether its process has ever been in a phase."""
-    return any(page[:])
 
 
 def read_slots(page: mmap.mmap | bytes) -> tuple[SlotSample, ...]:

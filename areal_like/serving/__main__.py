@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from areal_like.process.entrypoint import run_process
+from areal_like.process.entrypoint import end_process, run_process
 from areal_like.process.identity import Identity
 from areal_like.process.run import Run
 
@@ -32,4 +32,4 @@ def run_server(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run_server(sys.argv[1:]))
+    end_process(run_server(sys.argv[1:]))

@@ -100,10 +100,11 @@ class TrainEngine:
         self._passes = contextlib.nullcontext if self.compiled is None else self.compiled.watched
         self._num_passes = 0
         if uses_meta:
-            with (
-                contextlib.nullcontext() if world.is_first else pulse.phase(pulse.COLLECTIVE)
-            ):  # it waits for the first
+            with contextlib.nullcontext() if world.is_first else pulse.phase(pulse.COLLECTIVE):
                 load_from_first_rank(self.module, loaded, world, HOST if config.fsdp.offload_params else world.device)
+            if world.is_first:  # the others have waited for it: as many collectives are behind it now
+                with pulse.phase(pulse.COLLECTIVE):
+                    pass
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         if config.optimizer is None:
             return
@@ -167,6 +168,7 @@ class TrainEngine:
                 if index < len(micros):
                     part = loss(micro, output, entropy)
                     total += part.detach()
+                    pulse.advance()  # a rank that waits in `backward` is ahead of one whose loss does not end
                 else:
                     part = output.sum() * 0.0
                 torch.autograd.backward(part * self.scale.value)

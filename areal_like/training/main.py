@@ -2,12 +2,11 @@
 
 import logging
 import os
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from areal_like.process import pulse
-from areal_like.process.entrypoint import run_process
+from areal_like.process.entrypoint import end_process, run_process
 from areal_like.process.errors import Failure
 from areal_like.process.identity import PROCESS, Identity, has_token
 from areal_like.process.run import Run
@@ -158,9 +157,6 @@ def load_trained_engine(
 if __name__ == "__main__":
     # Plain torchrun does not set the process name.
     os.environ.setdefault(PROCESS, f"trainer/{os.environ.get('RANK', '0')}")
-    code = run_process(main)
-    logging.shutdown()
-    sys.stdout.flush()
-    # Everything is written. Interpreter shutdown would join torch's threads; gloo's have aborted processes there on a
-    # busy machine, which would make a completed run count as failed.
-    os._exit(code)
+    # Also because torch's threads are joined at the end: gloo's have aborted processes there on a busy machine, which
+    # would make a completed run count as failed.
+    end_process(run_process(main))

@@ -24,7 +24,6 @@ from areal_like.process.pulse import (
     STEP,
     UPDATING,
     SlotSample,
-    has_begun,
     read_slots,
 )
 from areal_like.process.run import Run
@@ -176,7 +175,7 @@ class LocalAgent:
 
 def _sample(name: str, child: ManagedProcess) -> ProcessSample:
     pid, slots = child.process.pid, read_slots(child.page)
-    if not has_begun(child.page):  # it may hang before its first phase
+    if not slots:  # it may hang before its first phase, or after its last one
         slots = (SlotSample(0, LOADING, 0, 0, pid, inner=LOADING),)
     work = {}
     for slot in slots:

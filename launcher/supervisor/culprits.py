@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from areal_like.process.patience import WORKING
-from areal_like.process.pulse import COLLECTIVE, IDLE, PUBLISHING, UPDATING, WAITING
+from areal_like.process.pulse import COLLECTIVE, IDLE, PUBLISHING, STEP, UPDATING, WAITING
 from launcher.agent.base import ProcessSample
 
 DEPENDENT = (COLLECTIVE, PUBLISHING, UPDATING)
@@ -33,6 +33,11 @@ class Suspect(NamedTuple):
         return self.name.startswith("trainer/")
 
     @property
+    def progress(self) -> tuple[int, int]:
+        """To be compared with that of another rank: they enter the same collectives, with the same work in between."""
+        return self.collectives, self.counter
+
+    @property
     def only_computes(self) -> bool:
         """It uses CPU time while it loads, which is progress until a limit of its own: its silence is that of all other
         signs."""
@@ -42,7 +47,8 @@ class Suspect(NamedTuple):
 def hurried(suspects: list[Suspect], notice_s: float, give_up_s: float) -> list[Suspect]:
     """Where a rank has waited so long that it soon gives up, those that keep it waiting are past their limits, however
     much they compute: else the run would fail by the name of the one that waits."""
-    waits = [each for each in suspects if each.is_rank and each.phase == COLLECTIVE and not each.is_stopped]
+    ranks = [each for each in suspects if each.is_rank]
+    waits = [each for each in ranks if not each.is_stopped and _waits_for_one_of(each, ranks)]
     longest = max(waits, key=lambda each: each.silent_s, default=None)
     if longest is None or longest.silent_s < give_up_s:
         return suspects
@@ -50,10 +56,22 @@ def hurried(suspects: list[Suspect], notice_s: float, give_up_s: float) -> list[
     least_s = min(notice_s, give_up_s)
 
     def is_late(suspect: Suspect) -> bool:
-        has_own_work = suspect.is_rank and suspect.phase not in (*DEPENDENT, *PASSIVE)
-        return has_own_work and least_s <= suspect.silent_s < suspect.limit_s < math.inf
+        has_own_work = suspect.is_rank and (suspect.is_stopped or suspect.phase not in (*DEPENDENT, *PASSIVE))
+        return has_own_work and suspect not in waits and least_s <= suspect.silent_s < suspect.limit_s < math.inf
 
     return [each._replace(limit_s=each.silent_s, kept=kept) if is_late(each) else each for each in suspects]
+
+
+def _waits_for_one_of(rank: Suspect, ranks: Sequence[Suspect]) -> bool:
+    """In a collective; or in a step, whose passes gather the parts of a sharded model, where it does nothing and
+    another rank is not as far, or is as far and computes."""
+    if rank.phase != STEP or rank.computes:
+        return rank.phase == COLLECTIVE
+    return any(
+        each.progress < rank.progress or (each.progress == rank.progress and each.computes)
+        for each in ranks
+        if each.phase == STEP or each.is_stopped
+    )
 
 
 def culprits_of(suspects: Sequence[Suspect], samples: Sequence[ProcessSample]) -> list[Suspect]:
@@ -73,8 +91,9 @@ def culprits_of(suspects: Sequence[Suspect], samples: Sequence[ProcessSample]) -
     if not own and a_rank_goes_on and any(each.phase == COLLECTIVE for each in ranks):
         return [each for each in chosen if each not in ranks]  # they wait for that one
     if len(ranks) > 1:
-        least = min((each.collectives, each.counter) for each in ranks)
-        behind = [each for each in ranks if (each.collectives, each.counter) == least]
+        least = min(each.progress for each in ranks)
+        behind = [each for each in ranks if each.progress == least]
+        behind = [each for each in behind if not _waits_for_one_of(each, behind) or each.phase == COLLECTIVE]
         together_s = math.inf if own else min(each.silent_s for each in ranks)
         others = [each for each in chosen if each not in ranks]
         return others + [each._replace(silent_s=min(each.silent_s, together_s)) for each in behind]

@@ -213,7 +213,8 @@ class HangWatch:
         before: _Silence | None, slot: SlotSample, work: tuple[float, float] | None, gap_s: float
     ) -> tuple[_Silence, tuple[str, float] | None]:
         """Also the phase and length of a silence that has just ended."""
-        mark, now = (slot.thread, slot.phase, slot.counter, slot.waits), work or (0.0, 0.0)
+        mark = slot.thread, slot.phase, slot.collectives, slot.counter, slot.waits
+        now = work or (0.0, 0.0)
         if before is None:
             return _Silence(mark, now, still_bytes=now[1]), None
         cpu_s, size, work_s = now[0] - before.work[0], now[1] - before.work[1], before.work_s + gap_s

@@ -39,9 +39,9 @@ class TestRunProcess:
         (folder / "config.yaml").write_text(yaml.safe_dump({**loaded.values, **own}))
         (folder / "run.json").write_text(json.dumps(facts))
         (folder / "main.py").write_text(
-            "from areal_like.process.entrypoint import run_process\n"
+            "from areal_like.process.entrypoint import end_process, run_process\n"
             + textwrap.dedent(text)
-            + "\nraise SystemExit(run_process(main))\n"
+            + "\nend_process(run_process(main))\n"
         )
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "AREAL_LIKE_PROCESS": "episodes/1"}
         command = [sys.executable, str(folder / "main.py"), "--run-dir", str(folder)]
@@ -104,6 +104,45 @@ class TestRunProcess:
         )
         assert code == 2 and note is not None and "Traceback" not in err
         assert note == {"time": note["time"], "message": "task.name: my.py cannot be imported", "kind": "config"}
+
+    @pytest.mark.parametrize(("fails", "code"), [(False, 75), (True, 1)])
+    def test_a_process_ends_although_threads_of_user_code_do_not(self, tmp_path, fails, code):
+        main = f"""
+            import asyncio, threading
+            from areal_like.process import loop_threads
+            from areal_like.process.errors import Failure
+            from areal_like.process.http import run_async
+            loop_threads.END_S = 0.2
+            def main(run, me):
+                hangs = threading.Event().wait
+                threading.Thread(target=hangs).start()
+                async def work():
+                    task = asyncio.create_task(asyncio.to_thread(hangs))
+                    await asyncio.sleep(0.1)
+                    if {fails}:
+                        raise Failure("it failed")
+                    return 75
+                return run_async(work())
+            """
+        ended, _, note = self.run(tmp_path, main)
+        assert ended == code and (note is not None) is fails
+
+    def test_blocking_calls_that_end_soon_are_waited_for(self, tmp_path):
+        main = """
+            import asyncio, time
+            from pathlib import Path
+            from areal_like.process.http import run_async
+            def write(path):
+                time.sleep(0.3)
+                path.write_text("done")
+            def main(run, me):
+                async def work():
+                    task = asyncio.create_task(asyncio.to_thread(write, run.directory / "file"))
+                    await asyncio.sleep(0.1)
+                run_async(work())
+            """
+        assert self.run(tmp_path, main)[0] == 0
+        assert (tmp_path / "file").read_text() == "done"
 
     def test_a_process_that_gets_sigusr2_writes_its_stacks(self, tmp_path):
         main = "import os, signal\ndef main(run, me):\n    os.kill(os.getpid(), signal.SIGUSR2)"

@@ -57,6 +57,43 @@ def test_of_two_ranks_the_stopped_one_is_named_and_not_the_one_that_waits_for_it
     assert wait_until_gone(ended.directory) == {}
 
 
+LOSS = """
+import os
+import threading
+from pathlib import Path
+
+FILE = Path(__file__).parent / "hangs"
+
+
+def loss(logprobs, old_logprobs, advantages, weights):
+    if os.environ["RANK"] == "1" and FILE.exists():
+        kind = FILE.read_text()
+        FILE.unlink()
+        while kind == "computes":
+            pass
+        threading.Event().wait()
+    return -(advantages * (logprobs - old_logprobs).exp() * weights).sum()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["computes", "waits"])
+def test_of_two_ranks_the_one_whose_loss_does_not_end_is_named_and_not_the_one_that_waits_in_its_passes(kind, tmp_path):
+    (tmp_path / "own.py").write_text(LOSS)
+    words = [each for each in PATIENT if kind == "waits" or not each.startswith("watchdog.step_s=")]
+    words += ["actor.loss=own.py:loss", "actor.dist_timeout_s=100", "actor.backend=fsdp:d2"]
+    with running(tmp_path, *SHORT, *words, "total_train_steps=12", "evaluator.freq_steps=null") as ring:
+        ring.wait_for_step(4, limit_s=1800)
+        (tmp_path / "hangs").write_text(kind)
+        ended = ring.wait(1800)
+    assert ended.code == 0, ended.text
+    (headline,) = headlines(ended)
+    assert headline.startswith("trainer/1 failed (killed by signal 9 (SIGKILL))"), ended.text
+    assert "while in a training step" in headline and ("(it computes)" in headline) is (kind == "computes")
+    assert trained_steps(ended) == list(range(1, 13)) and audit(ended.ledger(), 2) == []
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(

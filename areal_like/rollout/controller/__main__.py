@@ -2,10 +2,9 @@
 
 import asyncio
 import signal
-import sys
 
 from areal_like.discovery import announce, open_name_store
-from areal_like.process.entrypoint import run_process
+from areal_like.process.entrypoint import end_process, run_process
 from areal_like.process.http import HttpClient, application, run_async, serve
 from areal_like.process.identity import CallGuard, Identity, token
 from areal_like.process.run import Run
@@ -38,4 +37,4 @@ async def _main(run: Run, me: Identity) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_process(main))
+    end_process(run_process(main))

@@ -16,7 +16,8 @@ from areal_like.models import model_folder
 from areal_like.process.errors import Failure, FinalFailure, HttpError
 from areal_like.process.frames import unpack
 from areal_like.process.http import HttpClient
-from areal_like.process.identity import Identity
+from areal_like.process.identity import EPISODES, SERVER, Identity
+from areal_like.process.patience import WaitLimit, answer_limit
 from areal_like.process.run import Run
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.controller.change_signal import ChangeSignal
@@ -26,6 +27,7 @@ from areal_like.rollout.controller.servers import Servers
 from areal_like.rollout.controller.weight_broadcast import WeightBroadcast
 from areal_like.rollout.curriculum.curriculum import curriculum_for
 from areal_like.rollout.curriculum.own_code import load_own_curriculum
+from areal_like.rollout.lease_limit import LIMITS
 from areal_like.rollout.loop import RolloutLoop
 from areal_like.rollout.rollout_files import RolloutFiles
 from areal_like.rollout.server_pool import ServerPool
@@ -232,9 +234,12 @@ class Controller:
         self.changed.notify()
 
     def _start_final_wait(self) -> None:
-        limit_s = self.run.config.rollout.request_timeout
+        """Longer than a row may take, and than a server that hangs is waited for."""
+        limit = answer_limit(self.run.config, SERVER, EPISODES)
+        if self.settings.lease_limit_s > limit.seconds:
+            limit = WaitLimit(self.settings.lease_limit_s, LIMITS)
         self._rows_left = 0 if self.loop is None else self.loop.evaluations.rows_left
-        self._final_wait = NamedWait("the last evaluation", limit_s, "rollout.request_timeout")
+        self._final_wait = NamedWait("the last evaluation", *limit)
 
     # Servers.
 

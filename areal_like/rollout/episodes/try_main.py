@@ -3,7 +3,6 @@ writes what `try` prints."""
 
 import asyncio
 import itertools
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,7 +12,7 @@ from areal_like.data.tokenizer import TextTokenizer
 from areal_like.data.user_code import SearchFolders
 from areal_like.data.votes import vote_rule
 from areal_like.discovery import NameStore, open_name_store, parse_entry
-from areal_like.process.entrypoint import run_process
+from areal_like.process.entrypoint import end_process, run_process
 from areal_like.process.errors import FinalFailure
 from areal_like.process.http import HttpClient, run_async
 from areal_like.process.identity import SERVER, Identity, token
@@ -77,4 +76,4 @@ async def _no_other_server(_: str, gone: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_process(main))
+    end_process(run_process(main))

@@ -7,13 +7,12 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 import time
 
 from areal_like.config.sections.reward import reward_model
 from areal_like.discovery import announce, open_name_store
 from areal_like.models import model_folder
-from areal_like.process.entrypoint import run_process
+from areal_like.process.entrypoint import end_process, run_process
 from areal_like.process.errors import Failure
 from areal_like.process.http import run_async, serve
 from areal_like.process.identity import CallGuard, Identity, token
@@ -55,4 +54,4 @@ def main(run: Run, me: Identity) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_process(main))
+    end_process(run_process(main))

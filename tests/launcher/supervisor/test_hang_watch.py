@@ -131,6 +131,35 @@ def test_a_rank_that_keeps_another_waiting_is_killed_before_that_one_gives_up_ho
         assert [each.partition(" ")[0] for each in notices] == ["trainer/0"]
 
 
+@pytest.mark.parametrize("looping", [slot("step", 7, 3), slot("step", 8, 3)])
+def test_a_rank_that_waits_in_the_passes_of_a_step_is_not_killed_for_one_that_computes_without_end(looping):
+    """The parts of a sharded model are gathered in them. The other one is before, or in the same part."""
+
+    def samples(second):
+        return [process("trainer/0", slot("step", 8, 3)), process("trainer/1", looping, work={0: (second, 0)})]
+
+    notices, hangs = looked(hang_watch(CONFIG()), samples, 599)
+    assert [(second, name) for second, name, _ in hangs] == [(541, "trainer/1")]
+    assert "; trainer/0 has waited for it for 540 s, and gives up after dist_timeout_s" in hangs[0][2]
+    assert [each.partition(" ")[0] for each in notices] == ["trainer/1"]
+
+
+def test_of_ranks_that_are_silent_in_a_step_the_one_that_is_not_as_far_is_killed():
+    behind = [process("trainer/0", slot("step", 8, 3)), process("trainer/1", slot("step", 7, 3))]
+    assert [name for _, name, _ in looked(hang_watch(CONFIG()), behind, 310)[1]] == ["trainer/1"]
+    both = [process(f"trainer/{rank}", slot("step", 8, 3)) for rank in (0, 1)]
+    assert [name for _, name, _ in looked(hang_watch(CONFIG()), both, 310)[1]] == ["trainer/0", "trainer/1"]
+
+
+@pytest.mark.parametrize("phase", ["waiting", "collective", "publishing", "step"])
+def test_a_stopped_rank_is_killed_before_another_one_gives_up_whatever_it_did(phase):
+    config = CONFIG()
+    config.actor.dist_timeout_s = 120
+    samples = [process("trainer/0", slot("collective", 1, 4)), process("trainer/1", slot(phase, 1, 3), state="T")]
+    _, hangs = looked(hang_watch(config), samples, 119)
+    assert [name for _, name, _ in hangs] == ["trainer/1"]
+
+
 def test_ranks_that_all_compute_or_are_never_killed_keep_their_time():
     config = CONFIG()
     _, hangs = looked(hang_watch(config), lambda second: computing(second, slot("step"), slot("step")), 3000)

@@ -3,7 +3,6 @@ reward that queries the reward model of its run. Its launcher writes the answers
 the scores there."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from areal_like.config.sections.reward import REWARD_MODEL
 from areal_like.data.exact_json import dump_json, parse_json
 from areal_like.observe.reward_report import ScoredAnswer
 from areal_like.process.atomic_file import write_atomic
-from areal_like.process.entrypoint import run_process
+from areal_like.process.entrypoint import end_process, run_process
 from areal_like.process.identity import REWARD, Identity
 from areal_like.process.patience import patience_s
 from areal_like.process.run import Run
@@ -81,4 +80,4 @@ def with_model(spec: RewardSpec, args: dict[str, Any]) -> RewardSpec:
 
 
 if __name__ == "__main__":
-    sys.exit(run_process(main))
+    end_process(run_process(main))
