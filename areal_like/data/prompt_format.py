@@ -1,11 +1,12 @@
 """Makes the prompt of a row out of its columns: choices with letters, a template, a system message."""
 
 import json
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
 from areal_like.config.prompt_template import parse_template
-from areal_like.data.chat_template import SYSTEM, USER, Message
+from areal_like.data.chat_template import ASSISTANT, SYSTEM, USER, Message
 from areal_like.data.choices import Choices
 from areal_like.data.tasks import Row
 
@@ -14,14 +15,19 @@ CHOICES = "choices"
 
 
 class PromptFormat:
-    """The settings of a dataset about its prompts; `key` is that of the dataset, such as `train_dataset`."""
+    """The settings of a dataset about its prompts; `key` is that of the dataset, such as `train_dataset`. `answers`:
+    fields that may hold whole conversations, which have prompts of their own."""
 
-    def __init__(self, dataset: Any, key: str) -> None:
+    def __init__(self, dataset: Any, key: str, answers: Sequence[str]) -> None:
+        self._answers = answers
         self._key, self._template, self._system = key, dataset.prompt_template, dataset.system_prompt
         self._remove, self._as_chat = tuple(dataset.remove_text), dataset.as_chat or dataset.system_prompt is not None
 
     def __call__(self, row: Row, choices: Choices | None) -> None:
-        """Changes the prompt of the row."""
+        """Changes the prompt of the row, and those in its answers."""
+        for name in self._answers:
+            if is_whole(row.get(name)):
+                row[name] = self._with_prompt(row[name], name)
         prompt: Any = row.get("prompt")
         if isinstance(prompt, str):
             for text in self._remove:
@@ -37,6 +43,14 @@ class PromptFormat:
             row["prompt"] = [{"role": USER, "content": row["prompt"]}]
         if self._system is not None and isinstance(row.get("prompt"), list):
             row["prompt"] = self._with_system(row["prompt"])
+
+    def _with_prompt(self, conversation: list[Message], name: str) -> list[Message]:
+        """Its prompt is no column, so nothing else than a system message can be made for it."""
+        for key, value in (("prompt_template", self._template), ("remove_text", self._remove)):
+            if value:
+                whole = f"{name!r} is a whole conversation, whose prompt {self._key}.{key} cannot change"
+                raise ValueError(f"{whole}; leave it out, or give the prompt as a text and the answer without it")
+        return conversation if self._system is None else self._with_system(conversation)
 
     def _filled(self, row: Row, choices: Choices | None) -> str:
         values = {CHOICES: choices.lines} if choices is not None else {}
@@ -71,6 +85,12 @@ class PromptFormat:
     @cached_property
     def _parts(self) -> Any:
         return parse_template(self._template)
+
+
+def is_whole(answer: Any) -> bool:
+    """Whether it is messages of which the first is not the assistant's: they do not continue a prompt."""
+    first = answer[0] if isinstance(answer, list) and answer else None
+    return isinstance(first, dict) and first.get("role", ASSISTANT) != ASSISTANT
 
 
 def value_in(row: Row, path: str, key: str) -> Any:

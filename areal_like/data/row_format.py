@@ -9,7 +9,7 @@ from typing import Any
 
 from areal_like.data.chat_template import ASSISTANT, Message
 from areal_like.data.choices import Choices, answer_in
-from areal_like.data.prompt_format import PromptFormat, value_in
+from areal_like.data.prompt_format import PromptFormat, is_whole, value_in
 from areal_like.data.tasks import Row
 
 REQUIRED_FIELDS = {"rl": ("prompt",), "sft": ("prompt", "answer"), "rw": ("prompt", "chosen", "rejected")}
@@ -23,7 +23,7 @@ class RowFormat:
         self.type, self.key, self._fields = dataset.type, key, dataset.fields
         self._require = dataset.require
         self._choices, self._answer_from = dataset.multiple_choice, dataset.answer_from
-        self._prompt = PromptFormat(dataset, key)
+        self._prompt = PromptFormat(dataset, key, REQUIRED_FIELDS[self.type][1:])
 
     def __call__(self, raw: Any) -> Row:
         """The converted row; raises ValueError if it is invalid."""
@@ -97,7 +97,7 @@ def is_chat(row: Row, kind: str) -> bool:
 def conversation(prompt: str | list[Message], answer: str | list[Message]) -> list[Message]:
     """Of a prompt and an answer of which at least one is messages. An answer whose first message is not the assistant's
     is the whole conversation."""
-    if not isinstance(answer, str) and answer[0]["role"] != ASSISTANT:
+    if not isinstance(answer, str) and is_whole(answer):
         return answer
     before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     return [*before, *([{"role": ASSISTANT, "content": answer}] if isinstance(answer, str) else answer)]

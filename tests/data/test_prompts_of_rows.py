@@ -6,7 +6,7 @@ import pytest
 
 from areal_like.config.problems import ConfigError
 from areal_like.config.sections.data import DatasetConfig
-from areal_like.data.row_format import RowFormat
+from areal_like.data.row_format import RowFormat, conversation
 from tests.support.planning import loaded
 
 USER, SYSTEM = "user", "system"
@@ -92,6 +92,38 @@ def test_a_system_message_is_part_of_supervised_conversations():
     talk = [message(USER, "1+1"), message("assistant", "2")]
     row = row_of({"messages": talk}, "sft", system_prompt="Be brief.")
     assert row["prompt"] == [message(SYSTEM, "Be brief."), talk[0]] and row["answer"] == talk[1:]
+
+
+ASKED, GOOD, BAD = message(USER, "1+1"), message("assistant", "2"), message("assistant", "3")
+SHORT, OWN = message(SYSTEM, "Be brief."), message(SYSTEM, "Own.")
+WHOLE = {"chosen": [ASKED, GOOD], "rejected": [ASKED, BAD]}
+
+
+@pytest.mark.parametrize(
+    ("raw", "chosen", "rejected"),
+    [
+        (WHOLE, [SHORT, ASKED, GOOD], [SHORT, ASKED, BAD]),
+        ({"prompt": "1+1", **WHOLE}, [SHORT, ASKED, GOOD], [SHORT, ASKED, BAD]),
+        ({"prompt": [ASKED], **WHOLE}, [SHORT, ASKED, GOOD], [SHORT, ASKED, BAD]),
+        ({"chosen": [OWN, ASKED, GOOD], "rejected": [ASKED, BAD]}, [OWN, ASKED, GOOD], [SHORT, ASKED, BAD]),
+        ({"prompt": "1+1", "chosen": [GOOD], "rejected": "3"}, [SHORT, ASKED, GOOD], [SHORT, ASKED, BAD]),
+    ],
+)
+def test_a_system_message_stands_before_both_conversations_of_a_pair(raw, chosen, rejected):
+    row = row_of(raw, "rw", system_prompt="Be brief.")
+    assert conversation(row["prompt"], row["chosen"]) == chosen
+    assert conversation(row["prompt"], row["rejected"]) == rejected
+    assert WHOLE == {"chosen": [ASKED, GOOD], "rejected": [ASKED, BAD]}, "the row in the file stays as it is"
+
+
+@pytest.mark.parametrize("settings", [{"prompt_template": "{prompt}?"}, {"remove_text": ["+"]}])
+@pytest.mark.parametrize("prompt", [{}, {"prompt": "1+1"}])
+def test_settings_that_cannot_change_the_prompts_in_whole_conversations_are_an_error(settings, prompt):
+    (key,) = settings
+    with pytest.raises(ValueError, match=rf"^'chosen' is a whole conversation, .* train_dataset.{key} .*; leave it"):
+        row_of({**prompt, **WHOLE}, "rw", **settings)
+    pair = row_of({"prompt": "1+1", "chosen": [GOOD], "rejected": "3"}, "rw", **settings)
+    assert (pair["prompt"], pair["chosen"]) in (("1+1?", [GOOD]), ("11", [GOOD]))
 
 
 def test_texts_are_removed_from_prompts():

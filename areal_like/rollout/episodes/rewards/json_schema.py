@@ -1,14 +1,11 @@
 """The built-in reward `json_schema`: 1 for an answer whose JSON is valid under a schema."""
 
 import json
-import re
 from typing import Any
 
-from areal_like.rollout.episodes.rewards.code.fenced_block import fenced_blocks
+from areal_like.rollout.episodes.rewards.code.fenced_block import blocks_in_text, fenced_blocks
 
 LABELS = ("json", "")
-IN_TEXT = re.compile(r"```(?:json)?[^\S\n]*+\n(.*?)```", re.DOTALL | re.IGNORECASE)
-"""A block whose fences stand beside other text, or are indented as in a list."""
 
 
 class JsonSchemaReward:
@@ -31,9 +28,10 @@ class JsonSchemaReward:
 
 
 def _json_text(completion: str) -> str:
-    blocks = [content for label, content in fenced_blocks(completion) if label in LABELS]
-    blocks = blocks or IN_TEXT.findall(completion)
-    return blocks[-1] if blocks else completion
+    for find in (fenced_blocks, blocks_in_text):
+        if blocks := [content for label, content in find(completion) if label in LABELS]:
+            return blocks[-1]
+    return completion
 
 
 def _refuse(constant: str) -> Any:

@@ -87,6 +87,9 @@ CASES = [{"input": "3\n", "output": "6\n"}, {"input": "50", "output": "100"}]
         ("def f(xs, n): return [0, n]", {"fn_name": "f", "inputs": ["[2,7]\n1"], "outputs": ["[0, 1]"]}, None, 1.0),
         ("def f(s): return s[::-1]", {"inputs": ['"21"', '"ba"', '"a"'], "outputs": ["12", "ab", '"b"']}, "f", 2 / 3),
         ("def f(n): return [n]", {"inputs": [[1], [2]], "outputs": ["[1]", "[2]"]}, "f", 0.0),
+        ("def f(xs, n): return xs[n]", [{"input": "[1,2]\n1", "output": "2", "testtype": "functional"}], "f", 1.0),
+        (ADD, [{"input": [1, 2], "output": 3}, {"input": "4\n5", "output": "8"}], "add", 0.5),
+        (DOUBLE, [{**each, "testtype": "stdin"} for each in CASES], "main", 1.0),
         (ADD, ["print('x' * 3_000_000)", "assert add(1, 2) == 3"], None, 1.0),
         (DOUBLE, CASES, None, 1.0),
         (DOUBLE, '{"inputs": ["3", ["5", "6"]], "outputs": ["6  \\n", ["10"]]}', None, 1.0),
@@ -194,6 +197,8 @@ def test_a_program_does_not_pass_that(forgery: str) -> None:
         ([{"in": 1}], "not in a known form"),
         ({"fn_name": "add", "inputs": ["abc"], "outputs": [1]}, "have the input 'abc'; arguments are a list, or"),
         (7, "not in a known form"),
+        ([{"input": "1", "output": "2", "testtype": "functional"}], "^the row's tests are for a function; they need"),
+        (["assert add(1, 2) == 3", "assert math.isclose(add(1, 2), 3)"], "cannot run: `math` is not imported by the t"),
         ("# none", "the row's tests test nothing: '# none'"),
         (["", "import math"], "test nothing"),
         ({"inputs": [], "outputs": []}, "test nothing"),
@@ -246,6 +251,19 @@ def test_the_tests_alone_say_which_built_in_name_is_the_answers(
 
 
 @pytest.mark.usefixtures("bubblewrap")
+@pytest.mark.parametrize("setup", [["import math", "import cmath"], "import math", []])
+def test_a_setup_is_a_text_or_a_list_of_them(setup: str | list[str]) -> None:
+    tests = ["assert math.isclose(add(1, 2), 3)"] if setup else ASSERTS
+    assert CodeReward(timeout_s=TIMEOUT_S)("", fenced(ADD), tests, None, setup) == 1.0
+
+
+@pytest.mark.usefixtures("bubblewrap")
+def test_tests_may_ask_a_function_for_what_python_looks_up_itself() -> None:
+    tests = "from functools import wraps\n@wraps(add)\ndef same(*a): return add(*a)\nassert same(1, 2) == 3"
+    assert CodeReward(timeout_s=TIMEOUT_S)("", fenced(ADD), tests) == 1.0
+
+
+@pytest.mark.usefixtures("bubblewrap")
 def test_a_setup_that_fails_is_an_error() -> None:
     with pytest.raises(ValueError, match="cannot run: ModuleNotFoundError"):
         CodeReward()("", fenced(ADD), ASSERTS, None, "import no_such_module")
@@ -288,6 +306,15 @@ def test_at_most_so_many_tests_are_run() -> None:
         ("```python\n```", ""),
         ("```python\nx = '\ud800'\n```", "x = '?'\n"),
         ("```python\nx = '\u2028'\n```\r\n", "x = '\u2028'\n"),
+        ("<answer>```python\nx = 1\n```</answer>", "x = 1\n"),
+        ("Here: ```Python3\nif x:\n    y\n```", "if x:\n    y\n"),
+        ("1. So:\n\n    ```py\n    if x:\n\n        y\n    ```\n", "if x:\n\n    y\n"),
+        ("Here: ```\nx = 1\n``` or ```\nx = 2\n```", "x = 2\n"),
+        ("Here: ```py\nx = 1\n``` prints ```\n5\n```", "x = 1\n"),
+        ("```bash\nls\n```\nHere: ```python\nx = 1\n```", "x = 1\n"),
+        ("```python\nx = 1\n```\nHere: ```python\nx = 2\n```", "x = 1\n"),
+        ("Here: ```json\n5\n```", None),
+        ("Here: ```python\nx = 1", None),
     ],
 )
 def test_the_program_is_the_last_fenced_block_labelled_python_or_without_any_the_last_unlabelled(

@@ -29,6 +29,10 @@ class RemoteFault(BaseException):
     """A call had no usable result. Tests that expect an exception do not take it for one."""
 
 
+class BrokenTests(BaseException):
+    """No program could pass: neither a result of a test, nor an exception for which one may wait."""
+
+
 def encode(value: Any) -> Any:
     """Of subclasses, such as a Counter, the plain value."""
     if value is None or value is True or value is False:
@@ -106,6 +110,12 @@ class Remote:
     def __bool__(self) -> bool:
         raise RemoteFault(f"{self._name} is compared without a call")
 
+    def __getattr__(self, name: str) -> Any:
+        """Functions have none here: most likely it is a module. Names with an underscore are what Python looks up."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise BrokenTests(f"`{self._name}` is not imported by the tests: {self._name}.{name}; import it in `setup`")
+
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         call = {"name": self._name, "arguments": encode(list(arguments)), "named": encode(named)}
         try:
@@ -153,9 +163,11 @@ def check(wire: socket.socket) -> dict[str, Any]:
         if entry is not None:
             names[entry] = names["candidate"] = Remote(wire, lines, entry)
         steps = [compile(test, "tests", "exec") for test in tests["asserts"]]
+        results = [_try(exec, step, names) for step in steps]
+    except BrokenTests as fault:
+        return {"broken": str(fault)[:MAX_TEXT]}
     except Exception as fault:
         return {"broken": _text(fault)}
-    results = [_try(exec, step, names) for step in steps]
     for given, right in tests["calls"]:
         results.append(_try(_compare, names["candidate"], given, right))
     return {"results": results}
@@ -164,6 +176,8 @@ def check(wire: socket.socket) -> dict[str, Any]:
 def _try(test: Callable[..., object], *arguments: Any) -> str:
     try:
         test(*arguments)
+    except BrokenTests:
+        raise
     except BaseException as fault:
         return _text(fault)
     return ""

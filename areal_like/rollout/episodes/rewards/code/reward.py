@@ -48,7 +48,7 @@ class CodeReward:
         )
 
     def __call__(
-        self, prompt: Any, completion: str, tests: Any, entry_point: str | None = None, setup: str = ""
+        self, prompt: Any, completion: str, tests: Any, entry_point: str | None = None, setup: str | list[str] = ""
     ) -> float:
         parsed = parse_tests(tests, entry_point, setup)
         code = last_python_block(completion)

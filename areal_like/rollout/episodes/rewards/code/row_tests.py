@@ -30,8 +30,10 @@ class RowTests:
     setup: str = ""
 
 
-def parse_tests(tests: Any, entry_point: str | None, setup: str) -> RowTests:
-    """Raises ValueError for a form that is not known, and where nothing is tested: every program would pass."""
+def parse_tests(tests: Any, entry_point: str | None, setup: str | list[str]) -> RowTests:
+    """Raises ValueError for a form that is not known, and where nothing is tested: every program would pass.
+    Some data sets (MBPP) have the imports of `setup` in a list."""
+    setup = setup if isinstance(setup, str) else "\n".join(setup)
     parsed = _parse(tests, entry_point, setup)
     if not (parsed.cases or parsed.calls or any(map(_tests_something, parsed.asserts))):
         hint = "; its function check needs the row's entry_point" if CHECK.search("\n".join(parsed.asserts)) else ""
@@ -53,19 +55,27 @@ def _parse(tests: Any, entry_point: str | None, setup: str) -> RowTests:
         return RowTests(asserts=asserts, entry_point=entry_point, setup=setup)
     if isinstance(tests, dict) and "inputs" in tests and "outputs" in tests:
         pairs = list(zip(tests["inputs"], tests["outputs"], strict=True))
-        name = tests.get("fn_name") or entry_point
-        if name is not None:
-            in_lists = all(isinstance(out, list) and len(out) == 1 for _, out in pairs)
-            calls = ((_arguments(given), [out, *out] if in_lists else _results(given, out)) for given, out in pairs)
-            return RowTests(calls=tuple(calls), entry_point=name, setup=setup)
-        return RowTests(cases=tuple((_lines(given), _lines(out)) for given, out in pairs))
+        return _of_pairs(pairs, tests.get("fn_name") or entry_point, setup)
     if isinstance(tests, list):
         if all(isinstance(each, str) for each in tests):
             return RowTests(asserts=tuple(tests), entry_point=entry_point, setup=setup)
         if all(isinstance(each, dict) and {"input", "output"} <= each.keys() for each in tests):
-            return RowTests(cases=tuple((_lines(each["input"]), _lines(each["output"])) for each in tests))
+            kinds = [each.get("testtype") for each in tests]
+            if "functional" in kinds and not entry_point:
+                raise ValueError(f"the row's tests are for a function; they need the row's entry_point: {tests!r:.80}")
+            name = None if all(kind == "stdin" for kind in kinds) else entry_point
+            return _of_pairs([(each["input"], each["output"]) for each in tests], name, setup)
     forms = "assert statements, a list of {input, output}, or {inputs: [...], outputs: [...]}"
     raise ValueError(f"the row's tests are not in a known form: {tests!r:.80}; write {forms}")
+
+
+def _of_pairs(pairs: list[tuple[Any, Any]], name: str | None, setup: str) -> RowTests:
+    """Inputs and outputs of the function with this name, or without one of the program."""
+    if not name:
+        return RowTests(cases=tuple((_lines(given), _lines(out)) for given, out in pairs))
+    in_lists = all(isinstance(out, list) and len(out) == 1 for _, out in pairs)
+    calls = ((_arguments(given), [out, *out] if in_lists else _results(given, out)) for given, out in pairs)
+    return RowTests(calls=tuple(calls), entry_point=name, setup=setup)
 
 
 def _each_assert(code: str) -> Iterator[str]:
