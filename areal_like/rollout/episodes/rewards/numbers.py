@@ -6,9 +6,12 @@ from math import prod
 
 NUMBER = re.compile(
     r"(?<![\w.])(?P<sign>(?:(?:^|(?<=[=(:])|(?<=[=(:]\s))[-+\u2212]\s|[-+\u2212])?)[$€£]?"
+    r"(?:(?P<units>\d{1,3}(?:,\d{3})+|\d+) (?=\d{1,9}/\d{1,9}(?![\d/]|\.\d)))?"
     r"(?P<whole>\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?P<part>\.\d+)?(?P<power>[eE][-+]?\d{1,3})?"
     r"(?:\s?/\s?(?P<below>\d+(?:\.\d+)?))?(?P<percent>\s?\\?%)?"
 )
+"""Also a mixed one, if `_is_one`: `2 1/2`."""
+MIXED = re.compile(r"(?<![\w.])(\d+)(?: |~|\\[,;: ])(\d{1,9})/(\d{1,9})(?![\w/]|\.\d)")
 CHANGING = (
     r"(?:pi|sqrt|times|over|or|and|plus|minus|squared|cubed|to|by|of|mod|divided|factorial|choose|percent|dozen|hundred|"
     r"thousand|million|billion|trillion|halves|thirds|fourths|fifths|tenths|(?:sin|cos|tan|cot|log|ln|exp)[t-z]?|"
@@ -58,7 +61,19 @@ def last_scaled_number(text: str) -> str | None:
 
 def _last(text: str) -> re.Match[str] | None:
     found = [match for match in NUMBER.finditer(text) if match["whole"] or match["part"]]
-    return found[-1] if found else None
+    if not found or _is_one(found[-1]):
+        return found[-1] if found else None
+    return NUMBER.match(text, found[-1].start("whole"))
+
+
+def _is_one(match: re.Match[str]) -> bool:
+    """Not so two numbers of which the second is 1 or more: `2 5/3`."""
+    return match["units"] is None or int(match["whole"]) < int(match["below"])
+
+
+def with_mixed_as_latex(text: str) -> str:
+    """`2 1/2` as `2\\frac{1}{2}`: without its space it is another number."""
+    return MIXED.sub(lambda m: rf"{m[1]}\frac{{{m[2]}}}{{{m[3]}}}" if int(m[2]) < int(m[3]) else m[0], text)
 
 
 def counted(text: str) -> str | None:
@@ -66,7 +81,7 @@ def counted(text: str) -> str | None:
     if len(text) > MAX_RESULT:
         return None
     match = COUNTED.fullmatch(_readable(text))
-    return match["number"] if match else None
+    return match["number"] if match and _is_one(match) else None
 
 
 def _readable(text: str) -> str:
@@ -89,11 +104,12 @@ def _value(text: str, percent: int) -> Fraction | None:
     if scaled := SCALED.fullmatch(_readable(bare.replace("\\$", "$"))):
         bare, scale = scaled["number"], prod(SCALES[word] for word in scaled["scales"].lower().split())
     match = NUMBER.fullmatch(bare)
-    if match is None or not (match["whole"] or match["part"]):
+    if match is None or not (match["whole"] or match["part"]) or not _is_one(match):
         return None
     value = Fraction((match["whole"] or "0").replace(",", "") + (match["part"] or "") + (match["power"] or ""))
     below = Fraction(match["below"] or 1)
     if below == 0:
         return None
-    value = value * scale / below / (percent if match["percent"] else 1)
+    value = Fraction((match["units"] or "0").replace(",", "")) + value / below
+    value = value * scale / (percent if match["percent"] else 1)
     return -value if match["sign"].strip() in ("-", "\u2212") else value

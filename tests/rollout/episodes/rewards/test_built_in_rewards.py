@@ -202,6 +202,76 @@ def test_math_does_not_take_a_part_of_a_result_for_it(completion, answer):
     assert reward_of("math", {}, completion, answer=answer) == 0
 
 
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        *((completion, "110") for completion in ("The answer is 110°.", "#### 110°", r"\boxed{110°}", "It has 110°")),
+        *((r"\boxed{110°}", r"110^\circ"), (r"\boxed{110^{\circ}}", "110°"), (r"\boxed{15°C}", r"15^\circ C")),
+        *((r"\boxed{110€}", "110"), ("The answer is 1,110 €.", "1110"), (r"\boxed{110\text{¢}}", "110")),
+        *((r"\boxed{110}", "110£"), (r"\boxed{£110}", "110£"), (r"\boxed{\frac{220}{2}€}", "110")),
+    ],
+)
+def test_math_reads_the_sign_of_a_unit(completion, answer):
+    assert reward_of("math", {}, completion, answer=answer) == 1
+    assert reward_of("math", {}, completion, answer=answer.replace("1", "2")) == 0
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "value"),
+    [
+        ("She ate 2 1/2 pies", "2.5", 1),
+        ("She ate 2 1/2 pies", "1/2", 0),
+        ("It fell by -2 1/2", "-2.5", 1),
+        ("It fell by -2 1/2", "-1.5", 0),
+        ("It is 2.5", "2 1/2", 1),
+        ("It is 0.5", "2 1/2", 0),
+        ("It is 1,000 1/4", "1000.25", 1),
+        ("Of 2 5/3", "5/3", 1),
+        ("Of 2 5/3", "11/3", 0),
+        ("Line 2\n1/2", "1/2", 1),
+        ("Of 2.5 1/2", "1/2", 1),
+        ("Of 2 1/0", "2", 0),
+    ],
+)
+def test_a_whole_number_and_a_fraction_below_1_are_one_number(completion, answer, value):
+    assert reward_of("numeric", {}, completion, answer=answer) == value
+    assert reward_of("math", {}, completion, answer=answer) == value
+
+
+@pytest.mark.parametrize(
+    ("result", "answer", "value"),
+    [
+        *(("2 1/2", answer, 1) for answer in (r"\frac{5}{2}", "2.5", r"2\frac12", "2 2/4")),
+        *(("2 1/2", answer, 0) for answer in ("1/2", "1", "21/2", "2")),
+        ("21/2", "2 1/2", 0),
+        ("66 2/3", r"66\frac23", 1),
+        ("-2 1/2", r"-\frac{5}{2}", 1),
+        ("-2 1/2", r"-\frac{3}{2}", 0),
+        (r"2\,1/2~\text{cups}", "2.5", 1),
+        ("(1, 2 1/2)", "(1, 2.5)", 1),
+        ("2 1/2 million", "2500000", 1),
+        ("2 5/3 cups", "11/3", 0),
+    ],
+)
+def test_math_reads_a_mixed_number(result, answer, value):
+    assert reward_of("math", {}, rf"\boxed{{{result}}}", answer=answer) == value
+
+
+@pytest.mark.parametrize(
+    ("inequality", "interval", "value"),
+    [
+        (r"-2 \le x \le 7", "[-2,7]", 1),
+        ("x>2", r"(2,\infty)", 1),
+        (r"-2 < x \le 7", "[-2,7]", 0),
+        ("x>3", r"(2,\infty)", 0),
+        ("x<2", r"(2,\infty)", 0),
+    ],
+)
+def test_math_compares_an_inequality_with_an_interval_on_either_side(inequality, interval, value):
+    assert reward_of("math", {}, rf"\boxed{{{inequality}}}", answer=interval) == value
+    assert reward_of("math", {}, rf"\boxed{{{interval}}}", answer=inequality) == value
+
+
 @pytest.mark.parametrize("answer", ["3!", "6", "3"])
 def test_math_reads_a_declared_factorial_also_as_an_exclamation(answer):
     assert reward_of("math", {}, "The answer is 3!", answer=answer) == 1
