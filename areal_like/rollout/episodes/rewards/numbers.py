@@ -26,12 +26,33 @@ ADDING = (
 THINGS = rf"\s++(?!{CHANGING}|.*{ADDING})[A-Za-z]{{2,}}[A-Za-z' /-]*"
 COUNTED = re.compile(rf"(?P<number>{NUMBER.pattern}){THINGS}", re.IGNORECASE)
 """A number of things: `18 dollars`."""
+OTHER = (
+    r"\b(?:not|never|no|nor|neither|either|or|cannot|\w*n['\u2019]t|without|except|than|wrong|incorrect|false|"
+    r"minus|negative|plus|times|over|multiplied|divided|raised|factorial|squared|cubed|percent|mod|modulo|pi|sqrt|"
+    r"twice|thrice|doubled?|tripled?|hal(?:f|ves|ved)|thirds?|quarter|(?:four|fif|six|seven|eigh|nin|ten)ths?|"
+    r"two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|"
+    r"(?:dozen|hundred|thousand|million|billion|trillion)(?:s|ths?)?)\b"
+)
+"""Words of a sentence whose result is perhaps not the number in it."""
+WORD = r"(?:a|i|[a-z][a-z'\u2019-]+)"
+BEFORE = re.compile(
+    rf"(?!.*{OTHER})(?!.*\b(?:(?<!total )of|least|most|under|above|below|up to|between|root|log|ln|sin|cos|tan)\W*$)"
+    rf"(?:{WORD}[,:]?\s+)*\$?",
+    re.IGNORECASE,
+)
+AFTER = re.compile(
+    rf"\$?[°€£¢]?\$?(?:(?!\s+(?!of (?:the|an?|it|them|all|his|her|its|their)\b){CHANGING})(?!.*(?:{OTHER}|{ADDING}))"
+    rf"(?:,?\s+{WORD})*)?",
+    re.IGNORECASE,
+)
+"""What may stand around the only number of a sentence."""
 SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 SCALING = re.compile(rf"(?:\s*(?:{'|'.join(SCALES)})\b)+", re.IGNORECASE)
 SCALED = re.compile(rf"(?P<number>{NUMBER.pattern})(?P<scales>{SCALING.pattern})(?:{THINGS})?", re.IGNORECASE)
 """A number with a word that multiplies it, and perhaps with things: `2 million dollars`."""
 WORDS = re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}")
 SPACES = re.compile(r"~|\\[,;:! ]")
+SIGNS = {r"\$": "$", r"\(": "$", r"\)": "$", r"^\circ": "°", r"^{\circ}": "°"}
 MAX_RESULT = 2000
 """A longer result is never a number."""
 
@@ -82,6 +103,18 @@ def counted(text: str) -> str | None:
         return None
     match = COUNTED.fullmatch(_readable(text))
     return match["number"] if match and _is_one(match) else None
+
+
+def only_number(text: str) -> str | None:
+    """The number of a sentence that has no other and nothing that changes it: `Tom has 12 apples`."""
+    readable = "" if len(text) > MAX_RESULT else _readable(text)
+    for mark, plain in SIGNS.items():
+        readable = readable.replace(mark, plain)
+    found = [match for match in NUMBER.finditer(readable) if match["whole"] or match["part"]]
+    if len(found) != 1 or not _is_one(found[0]):
+        return None
+    before, after = readable[: found[0].start()], readable[found[0].end() :]
+    return found[0].group() if BEFORE.fullmatch(before) and AFTER.fullmatch(after) else None
 
 
 def _readable(text: str) -> str:
