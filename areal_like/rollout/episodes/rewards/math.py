@@ -9,7 +9,7 @@ from typing import Any
 
 from areal_like.config.argument_types import Count
 from areal_like.data.answer_text import boxed
-from areal_like.rollout.episodes.rewards.numbers import WORDS, number, share
+from areal_like.rollout.episodes.rewards.numbers import WORDS, number, share, with_mixed_as_latex
 from areal_like.rollout.episodes.rewards.stated_result import final, readings, results, with_number
 
 MAX_CHARACTERS, MAX_DEPTH = 500, 12
@@ -59,6 +59,7 @@ class MathReward:
     def _equal(self, right: str, given: str) -> bool:
         if _plain(right) == _plain(given):
             return True
+        right, given = _without_currency(right), _without_currency(given)
         if not _is_computable(given):
             return False
         compared = ((read(right), read(given)) for read in (number, share))
@@ -76,10 +77,11 @@ class MathReward:
         """Its own time limits need the main thread; the reward's process has a deadline anyway."""
         math_verify = _library()
         try:
-            parsed = [math_verify.parse(f"\\boxed{{{text}}}", parsing_timeout=None) for text in (right, given)]
+            parsed = [math_verify.parse(f"\\boxed{{{_latex(text)}}}", parsing_timeout=None) for text in (right, given)]
             if not all(parsed):
                 return False
-            return bool(math_verify.verify(*parsed, float_rounding=self._digits, timeout_seconds=None))
+            options = {"float_rounding": self._digits, "allow_set_relation_comp": True, "timeout_seconds": None}
+            return bool(math_verify.verify(*parsed, **options))
         except (ArithmeticError, RecursionError, TypeError, ValueError):  # a text that only looks like mathematics
             return False
 
@@ -150,5 +152,14 @@ def _largest(content: str) -> str:
 
 def _plain(text: str) -> str:
     """Without what changes only the look."""
-    plain = DECORATION.sub(lambda mark: "\\frac" if mark[0].endswith("frac") else "", WORDS.sub(r"\1", text))
-    return plain.rstrip(".")
+    plain = DECORATION.sub(lambda mark: "\\frac" if mark[0].endswith("frac") else "", WORDS.sub(r"\1", _latex(text)))
+    return _without_currency(plain)
+
+
+def _latex(text: str) -> str:
+    return with_mixed_as_latex(text).replace("°", r"^\circ ")
+
+
+def _without_currency(text: str) -> str:
+    """Without one behind a result, nor the end of a sentence."""
+    return text.rstrip(" .€£¢") or text

@@ -6,7 +6,13 @@ from typing import Any
 
 from areal_like.config.argument_types import Take
 from areal_like.data.answer_text import HASHES, boxed, tagged
-from areal_like.rollout.episodes.rewards.numbers import counted, last_number, last_scaled_number, without_marks
+from areal_like.rollout.episodes.rewards.numbers import (
+    counted,
+    last_number,
+    last_scaled_number,
+    only_number,
+    without_marks,
+)
 
 DECLARING = re.compile(
     rf"(?:(?P<main>{HASHES}|\banswer\s*(?:is|:|=))|\b(?:option|choice)\s*(?:is|:|=))\s*+:?\s*+", re.I
@@ -15,6 +21,8 @@ DISPLAYED = re.compile(r"(?:\\\[|\\\(|\$\$)[^\S\n]*+\n(.*?)(?:\\\]|\\\)|\$\$)", 
 """A formula on lines of its own."""
 LEAD = re.compile(r"(?:(?:therefore|thus|hence|then|so|simply|just|exactly|indeed|clearly|equal\s+to)\b,?\s*+)++", re.I)
 """Words before a declared result."""
+ABOUT = re.compile(r"^(?:about|approximately|around|roughly)\s++", re.I)
+"""Before a number; a text may begin with it."""
 REASON = re.compile(
     r"(?:[,;]|(?<!\s))\s++(?:since|because|as|which|where)\b|[,;]\s+(?:so\b|(?:right|correct|okay|ok|yes)\?)|"
     r"[.;]\s+(?=[A-Z])"
@@ -61,16 +69,18 @@ def final(text: str) -> str | None:
 
 def readings(text: str, ends: str = "!?") -> list[str]:
     """Ways to read the result of an answer. A unit does not count, nor do a reason and the `ends` of a sentence after a
-    result that is declared in words; without a declared one its last number."""
+    result that is declared in words, where it may be the only number of a sentence; without a declared one its last
+    number."""
     stated = final(text)
     if stated is None:
         return [found] if (found := last_scaled_number(text)) is not None else []
     if tagged(text) is not None or boxed(text) is not None:
         return with_number(stated)
     before, *reason = REASON.split(stated, maxsplit=1)
-    alone = without_marks(before.rstrip(f"{ends} ")).rstrip("*")
+    alone = ABOUT.sub("", without_marks(before.rstrip(f"{ends} ")).rstrip("*"))
     # With a reason only what stands before it: a second result in it would be a second guess.
-    return list(dict.fromkeys([*([] if reason else [stated]), *with_number(alone)]))
+    only = only_number(alone)
+    return list(dict.fromkeys([*([] if reason else [stated]), *with_number(alone), *([] if only is None else [only])]))
 
 
 def with_number(result: str) -> list[str]:

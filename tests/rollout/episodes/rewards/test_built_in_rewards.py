@@ -202,6 +202,109 @@ def test_math_does_not_take_a_part_of_a_result_for_it(completion, answer):
     assert reward_of("math", {}, completion, answer=answer) == 0
 
 
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        *(("Final answer: The total cost is $45.", "45"), (r"Answer: The total cost is \$45.", "45")),
+        *(("Answer: Tom has 12 apples.", "12"), ("**Answer: Tom has 12 apples, and is glad.**", "12")),
+        *(("Answer: Janet makes $18 every day.", "18"), ("Answer: It adds up to a total of 1,800!", "1800")),
+        *(("The answer is about 18.", "18"), ("Answer: approximately 18 dollars", "18")),
+        *((r"The answer is roughly \frac{1}{4}", "1/4"), ("Answer: He walks around 1 1/4 miles", "1.25")),
+        *(("The answer is 1/4 of the cake.", "1/4"), (r"Answer: The angle is $15^\circ$.", "15")),
+        *((r"Answer: The area is \(14\) square meters.", "14"), ("Answer: He has 12, since 3*4 = 12.", "12")),
+        *(("Answer: It costs $14. It was $15 before.", "14"), ("Answer: The change is -15 degrees.", "-15")),
+    ],
+)
+def test_math_reads_the_only_number_of_a_declared_sentence(completion, answer):
+    assert reward_of("math", {}, completion, answer=answer) == 1
+    assert reward_of("math", {}, completion, answer=answer.replace("1", "7").replace("45", "46")) == 0
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        *("Tom has 12 dozen", "Tom has 12 dozen eggs", "it is 12 factorial", "about 12 and a half", "it is 12 squared"),
+        *("not 12", "she doesn't have 12", "never 12", "no 12", "more than 12", "at most 12", "up to 12"),
+        *("negative 12", "ten minus 12", "half of 12", "a third of 12", "twice 12", "the square root of 12", "log 12"),
+        *("Tom has 12 or thirteen", "either 12 or 13", "Tom has 12, Ann 13", "Tom has 13. Ann has 12"),
+        *("it is x-12", "it is x + 12", "it is 12x", "n 12", "12 of x", "it is 2^{12}", r"a \sqrt{12}", "the 12th"),
+        *("he has 12 dollars and fifty cents", "he has 12 hundredths", "one over 12", "it is 12:30", "it is 7 12/5"),
+    ],
+)
+def test_math_does_not_take_the_number_of_a_sentence_that_means_another(sentence):
+    assert reward_of("math", {}, f"The answer is {sentence}.", answer="12") == 0
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        *((completion, "110") for completion in ("The answer is 110°.", "#### 110°", r"\boxed{110°}", "It has 110°")),
+        *((r"\boxed{110°}", r"110^\circ"), (r"\boxed{110^{\circ}}", "110°"), (r"\boxed{15°C}", r"15^\circ C")),
+        *((r"\boxed{110€}", "110"), ("The answer is 1,110 €.", "1110"), (r"\boxed{110\text{¢}}", "110")),
+        *((r"\boxed{110}", "110£"), (r"\boxed{£110}", "110£"), (r"\boxed{\frac{220}{2}€}", "110")),
+    ],
+)
+def test_math_reads_the_sign_of_a_unit(completion, answer):
+    assert reward_of("math", {}, completion, answer=answer) == 1
+    assert reward_of("math", {}, completion, answer=answer.replace("1", "2")) == 0
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "value"),
+    [
+        ("She ate 2 1/2 pies", "2.5", 1),
+        ("She ate 2 1/2 pies", "1/2", 0),
+        ("It fell by -2 1/2", "-2.5", 1),
+        ("It fell by -2 1/2", "-1.5", 0),
+        ("It is 2.5", "2 1/2", 1),
+        ("It is 0.5", "2 1/2", 0),
+        ("It is 1,000 1/4", "1000.25", 1),
+        ("Of 2 5/3", "5/3", 1),
+        ("Of 2 5/3", "11/3", 0),
+        ("Line 2\n1/2", "1/2", 1),
+        ("Of 2.5 1/2", "1/2", 1),
+        ("Of 2 1/0", "2", 0),
+    ],
+)
+def test_a_whole_number_and_a_fraction_below_1_are_one_number(completion, answer, value):
+    assert reward_of("numeric", {}, completion, answer=answer) == value
+    assert reward_of("math", {}, completion, answer=answer) == value
+
+
+@pytest.mark.parametrize(
+    ("result", "answer", "value"),
+    [
+        *(("2 1/2", answer, 1) for answer in (r"\frac{5}{2}", "2.5", r"2\frac12", "2 2/4")),
+        *(("2 1/2", answer, 0) for answer in ("1/2", "1", "21/2", "2")),
+        ("21/2", "2 1/2", 0),
+        ("66 2/3", r"66\frac23", 1),
+        ("-2 1/2", r"-\frac{5}{2}", 1),
+        ("-2 1/2", r"-\frac{3}{2}", 0),
+        (r"2\,1/2~\text{cups}", "2.5", 1),
+        ("(1, 2 1/2)", "(1, 2.5)", 1),
+        ("2 1/2 million", "2500000", 1),
+        ("2 5/3 cups", "11/3", 0),
+    ],
+)
+def test_math_reads_a_mixed_number(result, answer, value):
+    assert reward_of("math", {}, rf"\boxed{{{result}}}", answer=answer) == value
+
+
+@pytest.mark.parametrize(
+    ("inequality", "interval", "value"),
+    [
+        (r"-2 \le x \le 7", "[-2,7]", 1),
+        ("x>2", r"(2,\infty)", 1),
+        (r"-2 < x \le 7", "[-2,7]", 0),
+        ("x>3", r"(2,\infty)", 0),
+        ("x<2", r"(2,\infty)", 0),
+    ],
+)
+def test_math_compares_an_inequality_with_an_interval_on_either_side(inequality, interval, value):
+    assert reward_of("math", {}, rf"\boxed{{{inequality}}}", answer=interval) == value
+    assert reward_of("math", {}, rf"\boxed{{{interval}}}", answer=inequality) == value
+
+
 @pytest.mark.parametrize("answer", ["3!", "6", "3"])
 def test_math_reads_a_declared_factorial_also_as_an_exclamation(answer):
     assert reward_of("math", {}, "The answer is 3!", answer=answer) == 1
@@ -443,6 +546,8 @@ def test_a_row_that_cannot_be_judged_is_an_error_and_not_a_0(name, args, row, wh
         ("numeric", {"take": "final"}, "#### ", "\n", ""),
         ("numeric", {"take": "final"}, "", "\\boxed{", ""),
         ("math", {}, "#### 1", " ", "3"),
+        ("math", {}, "Answer: it is ", "a total of ", "13"),
+        ("numeric", {}, "", "2 1/", "13"),
         ("json_schema", {"schema": PERSON}, "```", "\n", ""),
         ("format", {}, "", "<think>", ""),
         ("choice", {}, "The answer is B", "}", "x"),
