@@ -49,6 +49,7 @@ class RolloutFiles:
         self._ownership.require()
         for step, path in rollout_files(self._folder).items():
             if step > start_step:
+                self._ownership.require()
                 path.unlink()
 
     def add(self, batch: RolloutBatch) -> None:
@@ -85,9 +86,10 @@ class RolloutFiles:
         content = b"".join(lines)
         self._ownership.require()
         self._folder.mkdir(parents=True, exist_ok=True)
-        atomic_file.write_atomic(self._folder / f"{folder_name(step)}{SUFFIX}", content)
+        atomic_file.write_atomic(self._folder / f"{folder_name(step)}{SUFFIX}", content, self._ownership.require)
         for old, path in rollout_files(self._folder).items():
             if self._keep is not None and old <= step - self._keep:
+                self._ownership.require()
                 path.unlink()
 
     def _lines(self, step: int, samples: list[tuple[Group, list[Trajectory]]]) -> Iterator[dict[str, Any]]:

@@ -43,8 +43,8 @@ class NoPublisher:
 class WeightPublisher:
     def __init__(self, run: Run, engine: TrainEngine, controller: TrainerControllerClient) -> None:
         self._engine, self._controller = engine, controller
-        self._transport = open_transport(run, engine, controller)
         self._ownership, start = Ownership.of_process(run), run.start_point()
+        self._transport = open_transport(run, engine, controller, self._ownership.require)
         self._base = start.step if start.checkpoint is None else None  # the version that is not trained
         self._limit_s = run.config.rollout.request_timeout
         self._background = BackgroundPublication(self._limit_s)

@@ -4,7 +4,7 @@ Only publishing needs torch. The index has one bucket for the tensors, and adapt
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,15 +52,17 @@ def publish_adapter(
     peft_config: Mapping[str, Any],
     probe: Probe | None,
     run_id: str,
+    require: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Writes a version under a temporary name and renames it when it is complete. File names are peft's."""
+    """Writes a version under a temporary name and renames it when it is complete. File names are peft's.
+    `require` is called before the rename."""
     from areal_like.weights.fingerprint import describe_tensors
 
     infos, contents = describe_tensors(list(publishable(tensors)))
     ordered = file_order(infos)
     header = file_header(ordered)
     config = json.dumps(peft_config, indent=1, sort_keys=True).encode() + b"\n"
-    with new_version(folder_root, version) as folder:
+    with new_version(folder_root, version, require) as folder:
         with (folder / TENSORS_FILE).open("wb") as file:
             file.write(header)
             for info in ordered:

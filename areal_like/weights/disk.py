@@ -3,7 +3,7 @@
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,10 +53,11 @@ def publish_weights(
     probe: Probe | None,
     run_id: str,
     max_bucket_bytes: int = MAX_BUCKET_BYTES,
+    require: Callable[[], None] = lambda: None,
 ) -> Path:
     """Writes a version under a temporary name and renames it when it is complete. Tensors are read one bucket at a
-    time. A folder of that version left by an earlier attempt is replaced."""
-    with new_version(folder_root, version) as folder:
+    time. A folder of that version left by an earlier attempt is replaced. `require` is called before the rename."""
+    with new_version(folder_root, version, require) as folder:
         buckets: list[Bucket] = []
         for number, bucket in enumerate(plan_buckets(publishable(tensors), max_bucket_bytes)):
             buckets.append(_write_bucket(folder / bucket_file(number), bucket))
@@ -65,9 +66,9 @@ def publish_weights(
     return final_folder(folder_root, version)
 
 
-def write_weights(folder_root: Path, weights: FlatWeights) -> Path:
+def write_weights(folder_root: Path, weights: FlatWeights, require: Callable[[], None] = lambda: None) -> Path:
     """The same for a copy of the weights, whose tensors are in main memory and have hashes."""
-    with new_version(folder_root, weights.index.version) as folder:
+    with new_version(folder_root, weights.index.version, require) as folder:
         for bucket, content in zip(weights.index.buckets, weights.contents, strict=True):
             write_bucket(folder, bucket, content)
         write_index(folder, weights.index)
@@ -110,14 +111,17 @@ def with_dtype_names(expected: Expected) -> dict[str, tuple[tuple[int, ...], str
     return {name: (tuple(shape), dtype_name(dtype)) for name, (shape, dtype) in expected.items()}
 
 
-def remove_versions(folder_root: Path, keep: set[int]) -> None:
-    """Removes all versions but those in `keep`, and incomplete folders of dead publishers."""
+def remove_versions(folder_root: Path, keep: set[int], require: Callable[[], None] = lambda: None) -> None:
+    """Removes all versions but those in `keep`, and incomplete folders of dead publishers. `require` is called before
+    each."""
     if not folder_root.is_dir():
         return
     for folder in sorted(folder_root.iterdir()):
         version, temporary = VERSION.fullmatch(folder.name), TEMPORARY.fullmatch(folder.name)
         if version and int(version[1]) not in keep:
+            require()
             # Renamed first: readers never see an incomplete folder under a version's name.
             shutil.rmtree(folder.rename(folder_root / f".{folder.name}.{os.getpid()}.old"))
         elif temporary and int(temporary[1]) != os.getpid():
+            require()
             shutil.rmtree(folder)

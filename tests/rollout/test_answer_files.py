@@ -7,8 +7,9 @@ import orjson
 import pytest
 import yaml
 
+from areal_like.process import atomic_file
 from areal_like.process.errors import FinalFailure
-from areal_like.process.run import Run
+from areal_like.process.run import ATTEMPT, Run
 from areal_like.rollout.decisions import Accept, Drop, Fail
 from areal_like.rollout.evaluation.answer_dataset import CARD, card, write_answers
 from areal_like.rollout.evaluation.answer_files import AnswerFiles, answer_lines
@@ -76,6 +77,56 @@ def test_an_evaluation_that_runs_again_replaces_its_file(tmp_path: Path) -> None
             one.apply(Accept(groups[1], done("b", [reward])))
             files.complete(one)
     assert [line["score"] for line in lines_of(tmp_path / "evaluations", "valid")] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("changed", ["b.partial.jsonl", "b.jsonl", "b.parquet", "README.md"])
+@pytest.mark.parametrize("moment", ["while it is written", "once it is written"])
+def test_an_attempt_that_another_one_followed_changes_no_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str, moment: str
+) -> None:
+    start, plain = tmp_path / ATTEMPT, atomic_file.write_atomic
+    run, one = grpo_run(tmp_path, "evaluator.save.as_dataset=true"), evaluation(rows=1)
+    start.write_text('{"attempt": 1}')
+    files, seen = AnswerFiles(run), list[dict[str, bytes]]()
+    one.apply(Accept(one.take(1)[0], done("a", [1.0])))
+
+    def take_over(*_: object) -> None:
+        start.write_text('{"attempt": 2}')
+        seen.append(contents(files.folder))
+
+    def write_and_take_over(path: Path, *given: Any) -> None:
+        is_last = path.name == ("step_000007.parquet" if changed == "b.parquet" else changed)
+        with monkeypatch.context() as patch:
+            if is_last and moment == "while it is written":
+                patch.setattr(atomic_file.os, "fsync", take_over)
+            plain(path, *given)
+        if is_last and moment == "once it is written":
+            take_over()
+
+    monkeypatch.setattr(atomic_file, "write_atomic", write_and_take_over)
+    if (changed, moment) == ("README.md", "once it is written"):
+        files.complete(one)  # nothing is left to change
+    else:
+        with pytest.raises(FinalFailure, match="another launcher has begun attempt 2 of this run; attempt 1 writes"):
+            files.complete(one)
+    assert [contents(files.folder)] == seen
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Of all files but those that are half written."""
+    return {str(path): path.read_bytes() for path in folder.rglob("*.*") if path.is_file() and path.suffix != ".half"}
+
+
+def test_the_hash_of_evaluated_weights_is_not_replaced_once_another_attempt_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, run = tmp_path / ATTEMPT, grpo_run(tmp_path)
+    start.write_text('{"attempt": 1}')
+    files = AnswerFiles(run)
+    monkeypatch.setattr(atomic_file.os, "fsync", lambda _: start.write_text('{"attempt": 2}'))
+    with pytest.raises(FinalFailure, match="another launcher has begun attempt 2"):
+        files.check_model("aaaa")
+    assert not contents(files.folder)
 
 
 def test_an_evaluation_makes_progress_with_its_answers_alone(tmp_path: Path) -> None:

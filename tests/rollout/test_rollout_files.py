@@ -10,6 +10,7 @@ import pytest
 from areal_like.data.tokenizer import TextTokenizer
 from areal_like.models import model_folder
 from areal_like.observe.shown_samples import SHOWN, ShownSamples, shown_text
+from areal_like.process import atomic_file
 from areal_like.process.errors import Failure, FinalFailure
 from areal_like.process.run import ATTEMPT
 from areal_like.rollout.batches import RolloutBatch
@@ -142,6 +143,45 @@ def test_an_attempt_that_another_one_followed_shows_no_sample(tmp_path: Path, to
         shown.write(2, ids, ids)
     (line,) = (tmp_path / "rollouts" / SHOWN).read_text().splitlines()
     assert json.loads(line)["step"] == 1
+
+
+@pytest.mark.parametrize("moment", ["while it is written", "before older ones are removed"])
+def test_an_attempt_that_another_one_followed_changes_no_file_of_a_step(tmp_path: Path, monkeypatch, moment: str):
+    start, plain = tmp_path / ATTEMPT, atomic_file.write_atomic
+    start.write_text('{"attempt": 1}')
+    words, batches = ("rollout.dump_to_file=true", "rollout.dump_steps=1"), [batch(0, [trajectory([1], [2], 1.0)])]
+    write(tmp_path, batches, *words)
+
+    def take_over(*_: object) -> None:
+        start.write_text('{"attempt": 2}')
+
+    def write_and_take_over(*given: Any) -> None:
+        plain(*given)
+        take_over()
+
+    if moment == "while it is written":
+        monkeypatch.setattr(atomic_file.os, "fsync", take_over)
+    else:
+        monkeypatch.setattr(atomic_file, "write_atomic", write_and_take_over)
+    (task,) = write(tmp_path, [batch(1, [trajectory([1], [2], 1.0)])], *words, start_step=1)
+    assert isinstance(fault := task.exception(), FinalFailure) and "attempt 1 writes nothing" in str(fault)
+    assert list(rollout_files(tmp_path / "rollouts")) == ([1] if moment == "while it is written" else [1, 2])
+
+
+def test_an_attempt_that_is_followed_as_it_begins_removes_no_step(tmp_path: Path, monkeypatch):
+    start = tmp_path / ATTEMPT
+    start.write_text('{"attempt": 1}')
+    words = ("rollout.dump_to_file=true", "rollout.dump_steps=null")
+    write(tmp_path, [batch(step, [trajectory([1], [2], 1.0)]) for step in range(3)], *words)
+
+    def found_and_taken_over(folder: Path) -> dict[int, Path]:
+        start.write_text('{"attempt": 2}')
+        return rollout_files(folder)
+
+    monkeypatch.setattr("areal_like.rollout.rollout_files.rollout_files", found_and_taken_over)
+    with pytest.raises(FinalFailure, match="another launcher has begun attempt 2"):
+        write(tmp_path, [], *words, start_step=1)
+    assert list(rollout_files(tmp_path / "rollouts")) == [1, 2, 3]
 
 
 def test_a_conversation_is_saved_and_shown_with_its_messages(tmp_path: Path, tokenizer: TextTokenizer):

@@ -3,13 +3,14 @@
 import errno
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +21,14 @@ from torch import Tensor
 
 from areal_like.process.errors import FinalFailure, TimedOut
 from areal_like.process.identity import SERVER
+from areal_like.process.ownership import Ownership
 from areal_like.process.patience import answer_limit
 from areal_like.process.run import Run
 from areal_like.training import background_publication
 from areal_like.training.background_publication import BackgroundPublication
 from areal_like.training.controller_client import TrainerControllerClient
 from areal_like.training.rank_vote import RankVote
+from areal_like.training.transports import disk as disk_transport
 from areal_like.training.transports import kept_versions
 from areal_like.training.transports.disk import DiskTransport
 from areal_like.training.weight_publisher import WeightPublisher
@@ -38,7 +41,7 @@ from areal_like.weights.probe import Probe
 from tests.support.rollout_world import grpo
 from tests.support.stand_in_gpu import StandInGpu
 from tests.support.training_controller import FakeController
-from tests.support.training_runs import make_run, model_folder
+from tests.support.training_runs import make_run, model_folder, start_from
 from tests.support.weights_group import ROOT, model
 from tests.training.test_loop import SECRET, SETTINGS, serve, train_in
 
@@ -48,7 +51,9 @@ PROBE = Probe([1, 2], [-0.5])
 LIMIT_S = 60.0
 
 
-def transport(tmp_path: Path, memory: Path | None = None, device: str = "cpu") -> DiskTransport:
+def transport(
+    tmp_path: Path, memory: Path | None = None, device: str = "cpu", require: Callable[[], None] = lambda: None
+) -> DiskTransport:
     """Writes into a folder on disk; with `memory`, into that if it is shared memory."""
     engine = SimpleNamespace(
         config=SimpleNamespace(dtype="float32"),
@@ -59,7 +64,7 @@ def transport(tmp_path: Path, memory: Path | None = None, device: str = "cpu") -
     run = SimpleNamespace(
         config=grpo(), run_id="run-1", memory=memory or tmp_path / "none" / "m", weights=tmp_path / "weights"
     )
-    return DiskTransport(run, engine)  # type: ignore[arg-type]
+    return DiskTransport(run, engine, require)  # type: ignore[arg-type]
 
 
 class SlowDisk:
@@ -165,6 +170,63 @@ def test_a_full_disk_ends_the_run_with_the_folder_named(
             background.check()
         background.wait()
     assert not told and not list(files.root.iterdir())
+
+
+@pytest.mark.parametrize("moment", ["before it is written", "while it is written", "before others are removed"])
+def test_a_publication_of_a_run_that_another_launcher_took_over_changes_none_of_its_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    run = Run(tmp_path, None, "grpo", "run-1", tmp_path, tmp_path)
+    start_from(run, None, 0)
+    files = transport(tmp_path, require=Ownership.of_process(run).require)
+    for version in (4, 5):
+        files.publish(version, model(version).items(), PROBE)()
+    complete = files.publish(6, model(6).items(), PROBE)
+    found: list[set[str]] = []
+
+    def take_over() -> None:
+        found.append({path.name for path in files.root.glob("v*")} | successor(run))
+
+    def write_and_take_over(write: Callable[..., Any]) -> Callable[..., Any]:
+        def both(*given: Any) -> Any:
+            written = write(*given)
+            take_over()
+            return written
+
+        return both
+
+    if moment == "before it is written":
+        take_over()
+    elif moment == "while it is written":
+        monkeypatch.setattr(disk, "write_index", write_and_take_over(disk.write_index))
+    else:
+        monkeypatch.setattr(disk_transport, "write_weights", write_and_take_over(disk.write_weights))
+    with pytest.raises(FinalFailure, match="another launcher has begun attempt 2 of this run; attempt 1 writes"):
+        complete()
+    assert [{path.name for path in files.root.iterdir()}] == found
+
+
+def successor(run: Run) -> set[str]:
+    """Another launcher takes the run over; the versions of its trainer."""
+    start_from(run, None, 0, attempt=2)
+    made = {"v000001", "v000002", ".v000003.1.new"}
+    for name in made:
+        (run.weights / name).mkdir(exist_ok=True)
+    return made
+
+
+def test_half_a_version_that_the_trainer_of_another_launcher_removed_is_no_full_disk(tmp_path: Path) -> None:
+    run = Run(tmp_path, None, "grpo", "run-1", tmp_path, tmp_path)
+    start_from(run, None, 0)
+
+    def tensors() -> Iterator[tuple[str, Tensor]]:
+        yield from model(6).items()
+        start_from(run, None, 0, attempt=2)
+        shutil.rmtree(tmp_path / "weights")
+
+    with pytest.raises(FinalFailure, match="another launcher has begun attempt 2"):
+        publish_weights(tmp_path / "weights", 6, tensors(), PROBE, "run-1", 200, Ownership.of_process(run).require)
+    assert not (tmp_path / "weights").exists()
 
 
 def test_a_rank_that_waits_for_a_batch_hears_of_a_failed_publication(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,10 +387,8 @@ def trained(run: Run, monkeypatch: pytest.MonkeyPatch, write: Callable[..., None
 controllers: list[FakeController] = []
 
 
-def test_the_next_step_begins_while_weights_are_written(tmp_path, trainer: Run, monkeypatch) -> None:
-    at_once, plain = trained(trainer, monkeypatch), flat_buckets.write_bucket
-    monkeypatch.setattr(kept_versions, "publication_root", lambda run, *_: (run.weights, "no shared memory"))
-
+def wait_for_last(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Is set once training has ended but for the last publication."""
     waits_for_last, plain_wait = threading.Event(), BackgroundPublication.wait
 
     def waiting(self: BackgroundPublication) -> None:
@@ -337,6 +397,13 @@ def test_the_next_step_begins_while_weights_are_written(tmp_path, trainer: Run, 
         plain_wait(self)
 
     monkeypatch.setattr(BackgroundPublication, "wait", waiting)
+    return waits_for_last
+
+
+def test_the_next_step_begins_while_weights_are_written(tmp_path, trainer: Run, monkeypatch) -> None:
+    at_once, plain = trained(trainer, monkeypatch), flat_buckets.write_bucket
+    monkeypatch.setattr(kept_versions, "publication_root", lambda run, *_: (run.weights, "no shared memory"))
+    waits_for_last = wait_for_last(monkeypatch)
 
     def write_late(folder: Path, *given: Any) -> None:
         ends = time.monotonic() + LIMIT_S
@@ -372,3 +439,21 @@ def test_a_write_that_fails_ends_training_with_its_reason(trainer: Run, on_disk:
         trained(trainer, monkeypatch, full)
     assert [body["version"] for body in controllers[-1].requests_to("/publish")] == [0, 1]
     assert not controllers[-1].requests_to("/finished")
+
+
+def test_a_trainer_whose_run_was_taken_over_while_it_wrote_leaves_the_versions_of_the_other_one(
+    trainer: Run, on_disk: None, monkeypatch
+) -> None:
+    plain, waits_for_last = flat_buckets.write_bucket, wait_for_last(monkeypatch)
+
+    def write_and_stall(folder: Path, *given: Any) -> None:
+        plain(folder, *given)
+        if "v000003" in folder.name:
+            assert waits_for_last.wait(LIMIT_S)
+            successor(trainer)
+
+    with pytest.raises(FinalFailure, match="another launcher has begun attempt 2 of this run; attempt 1 writes"):
+        trained(trainer, monkeypatch, write_and_stall)
+    found = {path.name for path in trainer.weights.iterdir()}
+    assert found == {"v000000", "v000001", "v000002", ".v000003.1.new"}
+    assert [body["version"] for body in controllers[-1].requests_to("/publish")] == [0, 1, 2]

@@ -65,8 +65,12 @@ def run_of(*overrides: str) -> Any:
     return SimpleNamespace(config=grpo("actor.weight_update_mode=collective", *overrides), run_id="run-1")
 
 
+def owned() -> None:
+    """The run is still this process's own."""
+
+
 def opened(*overrides: str) -> CollectiveTransport:
-    actual = open_transport(run_of(*overrides), engine(), Controller())  # type: ignore[arg-type]
+    actual = open_transport(run_of(*overrides), engine(), Controller(), owned)  # type: ignore[arg-type]
     assert isinstance(actual, CollectiveTransport)
     return actual
 
@@ -241,7 +245,7 @@ def test_weight_files_are_in_the_configured_folder(tmp_path: Path) -> None:
     holder = SimpleNamespace(config=weights, num_weights=10, buffers=lambda: [], world=engine().world)
     config = grpo("actor.weight_update_mode=filesystem")
     run = SimpleNamespace(config=config, run_id="run-1", memory=tmp_path / "none" / "m", weights=tmp_path / "weights")
-    transport = open_transport(run, holder, Controller())  # type: ignore[arg-type]
+    transport = open_transport(run, holder, Controller(), owned)  # type: ignore[arg-type]
     publication = transport.publish(2, model().items(), PROBE)()
     assert publication == {
         "version": 2,
@@ -262,7 +266,7 @@ def test_weights_that_an_evaluation_waits_for_stay_in_files_until_it_is_over(tmp
     words = ("actor.use_lora=true",) if mode == "adapter" else ()
     config = grpo(f"actor.weight_update_mode={mode}", "evaluator.backend=auto", *words)
     run = SimpleNamespace(config=config, run_id="run-1", memory=tmp_path / "none" / "m", weights=tmp_path / "weights")
-    transport = open_transport(run, holder, Controller())  # type: ignore[arg-type]
+    transport = open_transport(run, holder, Controller(), owned)  # type: ignore[arg-type]
 
     def kept_after(versions: Iterable[int]) -> list[int]:
         for version in versions:
@@ -356,7 +360,7 @@ def test_a_copy_that_stays_on_the_gpu_is_published_with_checksums_and_its_memory
     monkeypatch.setattr(collective, "gpu_ids", lambda device: ["GPU-0"])
     on_gpu = SimpleNamespace(world=SimpleNamespace(is_first=True, device=torch.device("cuda", 0)), adapter=None)
     controller = Controller()
-    transport: Any = open_transport(run_of(), on_gpu, controller)  # type: ignore[arg-type]
+    transport: Any = open_transport(run_of(), on_gpu, controller, owned)  # type: ignore[arg-type]
     plain = transport._sender.offer
 
     def offer(flat: Any) -> None:

@@ -9,9 +9,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from areal_like.process.errors import FinalFailure
 from areal_like.weights.adapter import publish_adapter
 from areal_like.weights.buckets import plan_buckets
-from areal_like.weights.disk import load_version, publish_weights, remove_versions
+from areal_like.weights.disk import load_version, publish_weights, remove_versions, write_weights
 from areal_like.weights.fingerprint import compare, tensor_hash
 from areal_like.weights.flat_buckets import copy_weights
 from areal_like.weights.index import read_index
@@ -196,6 +197,33 @@ def test_only_kept_versions_remain_and_partial_ones_are_removed(tmp_path) -> Non
     remove_versions(tmp_path, keep={2, 3, 9})
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"v000002", "v000003", f".v000005.{os.getpid()}.new", "notes"}
+
+
+@pytest.mark.parametrize("publish", ["files", "copy", "adapter"])
+def test_a_publisher_whose_run_was_taken_over_while_it_wrote_replaces_no_version(publish, tmp_path) -> None:
+    tensors = [("a", torch.ones(1))]
+    publish_weights(tmp_path, 1, [("a", torch.zeros(1))], None, "run-1")
+    with pytest.raises(FinalFailure, match="taken over"):
+        if publish == "files":
+            publish_weights(tmp_path, 1, tensors, None, "run-1", require=taken_over)
+        elif publish == "copy":
+            write_weights(tmp_path, copy_weights(tensors).hashed(1, None, "run-1"), taken_over)
+        else:
+            publish_adapter(tmp_path, 1, tensors, {}, None, "run-1", taken_over)
+    assert [path.name for path in tmp_path.iterdir()] == ["v000001"]
+    assert load_version(tmp_path / "v000001", {"a": ((1,), torch.float32)}, newer_than=0).tensors["a"].item() == 0
+
+
+@pytest.mark.parametrize("name", ["v000001", ".v000004.1.new"])
+def test_before_each_folder_is_removed_the_run_must_be_its_own(name, tmp_path) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(FinalFailure, match="taken over"):
+        remove_versions(tmp_path, set(), taken_over)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def taken_over() -> None:
+    raise FinalFailure("taken over")
 
 
 def test_publications_are_private_to_their_user(tmp_path) -> None:

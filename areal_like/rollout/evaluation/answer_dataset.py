@@ -7,7 +7,7 @@ step a split of it: `load_dataset("runs/sums/r0001/evaluations/dataset", "valid"
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -21,8 +21,14 @@ DATASET, CARD = "dataset", "README.md"
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
 
 
-def write_answers(folder: Path, step: str, name: str, lines: Sequence[dict[str, Any]]) -> None:
-    """`lines` are those of the file of JSON lines."""
+def write_answers(
+    folder: Path,
+    step: str,
+    name: str,
+    lines: Sequence[dict[str, Any]],
+    require: Callable[[], None] = lambda: None,
+) -> None:
+    """`lines` are those of the file of JSON lines. `require` is called before each change."""
     pyarrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     rewards = pyarrow.list_(pyarrow.struct([("name", pyarrow.string()), ("value", pyarrow.float64())]))
     columns = {
@@ -39,9 +45,9 @@ def write_answers(folder: Path, step: str, name: str, lines: Sequence[dict[str, 
     parquet.write_table(table, content)
     path = folder / name / f"{step}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_file.write_atomic(path, content.getvalue())
+    atomic_file.write_atomic(path, content.getvalue(), require)
     paths = sorted(str(each.relative_to(folder)) for each in folder.glob("*/step_*.parquet"))
-    atomic_file.write_atomic(folder / CARD, "".join(f"{line}\n" for line in card(paths)))
+    atomic_file.write_atomic(folder / CARD, "".join(f"{line}\n" for line in card(paths)), require)
 
 
 def _pairs(rewards: dict[str, Any] | None) -> list[dict[str, Any]] | None:

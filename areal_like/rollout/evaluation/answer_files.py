@@ -13,6 +13,7 @@ import orjson
 from areal_like.data.row_table import hash_text
 from areal_like.process import atomic_file
 from areal_like.process.errors import FinalFailure
+from areal_like.process.ownership import Ownership
 from areal_like.process.run import Run
 from areal_like.rollout.conversation_facts import by_conversation
 from areal_like.rollout.evaluation.answer_dataset import DATASET, write_answers
@@ -37,6 +38,7 @@ class AnswerFiles:
         save = run.config.evaluator.save
         self._as_dataset = save.as_dataset or save.hf is not None
         self._begun: Evaluation | None = None
+        self._ownership = Ownership.of_process(run)
 
     def add(self, evaluation: Evaluation) -> None:
         """Appends what is not saved yet."""
@@ -45,8 +47,9 @@ class AnswerFiles:
         partial = self._path(evaluation).with_suffix(PARTIAL)
         if self._begun is not evaluation:
             partial.parent.mkdir(parents=True, exist_ok=True)
-            atomic_file.write_atomic(partial, _dumped(evaluation.saved))
+            atomic_file.write_atomic(partial, _dumped(evaluation.saved), self._ownership.require)
             self._begun = evaluation
+        self._ownership.require()
         with partial.open("ab") as file:
             for group, result in evaluation.answered:
                 file.write(_dumped(answer_lines(group, result)))
@@ -57,10 +60,11 @@ class AnswerFiles:
         path = self._path(evaluation)
         partial = path.with_suffix(PARTIAL)
         lines = sorted(read_answers(partial), key=lambda line: (line["row"], line["sample"]))
-        atomic_file.write_atomic(path, _dumped(lines))
+        atomic_file.write_atomic(path, _dumped(lines), self._ownership.require)
+        self._ownership.require()
         partial.unlink(missing_ok=True)
         if self._as_dataset:
-            write_answers(self.folder / DATASET, path.parent.name, path.stem, lines)
+            write_answers(self.folder / DATASET, path.parent.name, path.stem, lines, self._ownership.require)
 
     def saved(self, names: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
         """The answers that an earlier start of a run without training has saved, by name."""
@@ -77,7 +81,7 @@ class AnswerFiles:
         path = self.folder / MODEL
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
-            atomic_file.write_atomic(path, orjson.dumps({"weights": digest}) + b"\n")
+            atomic_file.write_atomic(path, orjson.dumps({"weights": digest}) + b"\n", self._ownership.require)
         elif (saved := orjson.loads(path.read_bytes())["weights"]) != digest:
             raise FinalFailure(
                 f"actor.path: its weights have changed since answers were saved (their hash was {saved} and is now "

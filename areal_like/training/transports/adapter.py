@@ -1,6 +1,6 @@
 """The adapter only, through files: it is small, and servers keep older versions for requests in progress."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -19,16 +19,18 @@ class AdapterTransport:
     takes_adapter = True
     completes_in_background = False
 
-    def __init__(self, run: Run, engine: "TrainEngine") -> None:
+    def __init__(self, run: Run, engine: "TrainEngine", require: Callable[[], None]) -> None:
         assert engine.adapter is not None, "the configuration is checked: actor.use_lora"
         self._run_id, self._peft_config = run.run_id, engine.adapter.peft_config
         self._num_bytes = sum(parameter.nbytes for parameter in engine.parameters)
-        self._kept = KeptVersions(run, self._num_bytes)
+        self._kept, self._require = KeptVersions(run, self._num_bytes), require
         self.reason = f"the adapter alone; {self._kept.reason}"
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> Completion:
-        folder = publish_adapter(self._kept.root, version, tensors, self._peft_config, probe, self._run_id)
-        self._kept.remove_others(version)
+        folder = publish_adapter(
+            self._kept.root, version, tensors, self._peft_config, probe, self._run_id, self._require
+        )
+        self._kept.remove_others(version, self._require)
         published = {"version": version, "transport": "adapter", "folder": str(folder), "bytes": self._num_bytes}
         return lambda: published
 

@@ -4,7 +4,7 @@ The weights are copied into memory that is kept for all versions, and hashed and
 CPU into shared memory they are written at once, as that is nothing but a copy.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,9 @@ BACKGROUND = "they are copied, and written during the next step"
 class DiskTransport:
     takes_adapter = False
 
-    def __init__(self, run: Run, engine: "TrainEngine") -> None:
+    def __init__(self, run: Run, engine: "TrainEngine", require: Callable[[], None]) -> None:
         self._run_id, self.num_bytes = run.run_id, weight_bytes(engine)
-        self._kept = KeptVersions(run, self.num_bytes)
+        self._kept, self._require = KeptVersions(run, self.num_bytes), require
         self.root, self.reason = self._kept.root, self._kept.reason
         self.completes_in_background = engine.world.device.type != "cpu" or self.root != run.memory
         if self.completes_in_background:
@@ -39,21 +39,22 @@ class DiskTransport:
 
     def publish(self, version: int, tensors: Iterable[tuple[str, Tensor]], probe: Probe) -> Completion:
         if not self.completes_in_background:
-            folder = publish_weights(self.root, version, tensors, probe, self._run_id)
+            folder = publish_weights(self.root, version, tensors, probe, self._run_id, require=self._require)
             return lambda: self._published(version, folder)
         buffer, self._free = self._free, None
         copy = copy_weights(tensors, buffer, MAX_BUCKET_BYTES)
 
         def complete() -> dict[str, Any]:
+            self._require()
             weights = copy.hashed(version, probe, self._run_id)
-            folder = write_weights(self.root, weights)
+            folder = write_weights(self.root, weights, self._require)
             self._free = weights
             return self._published(version, folder)
 
         return complete
 
     def _published(self, version: int, folder: Path) -> dict[str, Any]:
-        self._kept.remove_others(version)
+        self._kept.remove_others(version, self._require)
         return {"version": version, "transport": "disk", "folder": str(folder), "bytes": self.num_bytes}
 
     def keep(self, versions: Sequence[int]) -> None:

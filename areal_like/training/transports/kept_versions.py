@@ -1,6 +1,6 @@
 """Which published versions stay in files: the newest ones, and those that evaluations wait for."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from areal_like.config.allocation.models import num_evaluators
 from areal_like.process.run import Run
@@ -24,5 +24,5 @@ class KeptVersions:
         """Until the next call."""
         self._awaited = frozenset(awaited)
 
-    def remove_others(self, newest: int) -> None:
-        remove_versions(self.root, keep={*self._awaited, *range(newest - VERSIONS_KEPT + 1, newest + 1)})
+    def remove_others(self, newest: int, require: Callable[[], None]) -> None:
+        remove_versions(self.root, {*self._awaited, *range(newest - VERSIONS_KEPT + 1, newest + 1)}, require)
