@@ -98,7 +98,7 @@ def test_an_attempt_that_another_one_followed_changes_no_answers(
         is_last = path.name == ("step_000007.parquet" if changed == "b.parquet" else changed)
         with monkeypatch.context() as patch:
             if is_last and moment == "while it is written":
-                patch.setattr(atomic_file.os, "fsync", take_over)
+                patch.setattr("os.fsync", take_over)
             plain(path, *given)
         if is_last and moment == "once it is written":
             take_over()
@@ -123,7 +123,7 @@ def test_the_hash_of_evaluated_weights_is_not_replaced_once_another_attempt_foll
     start, run = tmp_path / ATTEMPT, grpo_run(tmp_path)
     start.write_text('{"attempt": 1}')
     files = AnswerFiles(run)
-    monkeypatch.setattr(atomic_file.os, "fsync", lambda _: start.write_text('{"attempt": 2}'))
+    monkeypatch.setattr("os.fsync", lambda _: start.write_text('{"attempt": 2}'))
     with pytest.raises(FinalFailure, match="another launcher has begun attempt 2"):
         files.check_model("aaaa")
     assert not contents(files.folder)

@@ -160,7 +160,7 @@ def test_an_attempt_that_another_one_followed_changes_no_file_of_a_step(tmp_path
         take_over()
 
     if moment == "while it is written":
-        monkeypatch.setattr(atomic_file.os, "fsync", take_over)
+        monkeypatch.setattr("os.fsync", take_over)
     else:
         monkeypatch.setattr(atomic_file, "write_atomic", write_and_take_over)
     (task,) = write(tmp_path, [batch(1, [trajectory([1], [2], 1.0)])], *words, start_step=1)

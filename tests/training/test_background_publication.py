@@ -36,7 +36,7 @@ from areal_like.weights import device_copies, disk, flat_buckets
 from areal_like.weights.device_checksum import checksums
 from areal_like.weights.disk import load_version, publish_weights, remove_versions
 from areal_like.weights.errors import BadWeights
-from areal_like.weights.index import Index, read_index
+from areal_like.weights.index import Index, read_index, write_index
 from areal_like.weights.probe import Probe
 from tests.support.rollout_world import grpo
 from tests.support.stand_in_gpu import StandInGpu
@@ -198,7 +198,7 @@ def test_a_publication_of_a_run_that_another_launcher_took_over_changes_none_of_
     if moment == "before it is written":
         take_over()
     elif moment == "while it is written":
-        monkeypatch.setattr(disk, "write_index", write_and_take_over(disk.write_index))
+        monkeypatch.setattr(disk, "write_index", write_and_take_over(write_index))
     else:
         monkeypatch.setattr(disk_transport, "write_weights", write_and_take_over(disk.write_weights))
     with pytest.raises(FinalFailure, match="another launcher has begun attempt 2 of this run; attempt 1 writes"):
