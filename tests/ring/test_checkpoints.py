@@ -69,13 +69,13 @@ def resumed(root: Path, before: KilledRun, *words: str) -> Ended:
 
 def losses(ended: Ended, before: KilledRun) -> tuple[list[float], list[float]]:
     """Of the same steps, when they were made first and when they were made again. The killed launcher may not have
-    read the last line."""
+    read the last lines."""
     first, again = (
         {line["step"]: line["train/loss"] for line in ended.lines(name)}
         for name in ("metrics.attempt-1.jsonl", "metrics.jsonl")
     )
     steps = [step for step in range(before.step - EVERY + 1, before.step + 1) if step in first]
-    assert len(steps) >= EVERY - 1
+    assert steps
     return [first[step] for step in steps], [again[step] for step in steps]
 
 
