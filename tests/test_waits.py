@@ -47,6 +47,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
     ),
     "it watches, or shows that it works, as long as what it is for: nobody waits for its end": (
         "areal_like/process/loop_watch.py LoopWatch._beat: while True",
+        "areal_like/rollout/controller/hearing.py hear: while True",
         f"{EPISODES}/agents/command.py _end_if_stopped: while found < CHECKS",
         f"{ENGINES}/engine_pulse.py _ask: while True",
         f"{ENGINES}/external/attach.py watch_engine: while missed < MAX_MISSED_ANSWERS",

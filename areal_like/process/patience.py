@@ -27,11 +27,25 @@ class WaitLimit(NamedTuple):
     key: str
 
 
+class SilenceLimits(NamedTuple):
+    """How long a server must have answered nobody at least, and may have at most, for what fails there to be its own
+    fault, and no group's."""
+
+    least_s: float = 0.0
+    most_s: float = 0.0
+
+
 def answer_limit(config: Any, *roles: str) -> WaitLimit:
     """Of a wait for what processes of these roles are asked to do: as long as one request may take, and until one that
     hangs has been replaced."""
     request = WaitLimit(float(config.rollout.request_timeout), REQUEST_KEY)
     return max(request, WaitLimit(patience_s(config, *roles), ANSWER_KEYS))
+
+
+def silence_of_servers(config: Any) -> SilenceLimits:
+    """Until a server that hangs is replaced; none where it is killed before its requests end, or never."""
+    request_s, longest_s = config.rollout.request_timeout, max(_longest_s(config, phase) for phase in PHASES_OF[SERVER])
+    return SilenceLimits(request_s / 2, patience_s(config, SERVER) if request_s < longest_s < math.inf else 0.0)
 
 
 def patience_s(config: Any, *roles: str) -> float:

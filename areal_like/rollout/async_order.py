@@ -18,8 +18,8 @@ class AsyncOrder:
         self._evaluate_next = not self._evaluate_next
         return evaluate(view) or _train(view) if self._evaluate_next else _train(view) or evaluate(view)
 
-    def finished(self, lease: Lease, result: Result, view: View) -> Iterator[Finished]:
-        yield Finished(lease.group, result)
+    def finished(self, lease: Lease, result: Result, view: View) -> Iterator[Finished | Decision]:
+        yield again_or_finished(lease, result, view)
 
     def lost(self, lease: Lease, why: str) -> Iterator[Decision]:
         yield again_or_failed(lease, why)
@@ -47,6 +47,19 @@ def _train(view: View) -> Start | None:
         return None
     server = view.server_pool.choose()
     return None if server is None else Start("training", server)
+
+
+def again_or_finished(lease: Lease, result: Result, view: View) -> Requeue | Finished:
+    why = server_hangs(lease, result, view)
+    return Requeue(lease.group, why) if why else Finished(lease.group, result)
+
+
+def server_hangs(lease: Lease, result: Result, view: View) -> str:
+    """Why a failure counts against no group; empty if it does."""
+    is_of_server = result.status == "failed" and result.error_kind == "server"
+    if not is_of_server or not view.server_pool.hangs(lease, view.settings.silence):
+        return ""
+    return f"{lease.server} answers nobody: {result.error}"
 
 
 def again_or_failed(lease: Lease, why: str) -> Requeue | Fail:

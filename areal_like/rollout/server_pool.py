@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from areal_like.process.patience import SilenceLimits
 from areal_like.rollout.groups import Lease
 from areal_like.weights.versions import NO_VERSION
 
@@ -16,6 +17,8 @@ class PooledServer:
     groups: int = 0
     tokens: int = 0
     """Outstanding training groups, and the most tokens of all outstanding groups."""
+    silent_s: float = 0.0
+    """How long it has had requests and has not gone on."""
 
 
 class ServerPool:
@@ -90,6 +93,16 @@ class ServerPool:
         """Empty if the server is gone."""
         server = self.of(name).servers.get(name)
         return server.address if server else ""
+
+    def heard(self, name: str, silent_s: float) -> None:
+        if (server := self.of(name).servers.get(name)) is not None:
+            server.silent_s = silent_s
+
+    def hangs(self, lease: Lease, silence: SilenceLimits) -> bool:
+        """Whether it is the server that fails, and not this group. It will be replaced."""
+        server = self.of(lease.server).servers.get(lease.server)
+        is_same = server is not None and server.address == lease.address
+        return server is not None and is_same and silence.least_s <= server.silent_s < silence.most_s
 
     def replace(self, lease: Lease, failed_address: str) -> str | None:
         """Gives a lease another server: its address, None if none is free."""

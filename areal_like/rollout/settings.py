@@ -14,6 +14,7 @@ from areal_like.config.conversations import conversations_per_sample
 from areal_like.config.dotted_path import value_of
 from areal_like.config.experiment import GRPOConfig
 from areal_like.data.votes import VoteRule, vote_rule
+from areal_like.process.patience import SilenceLimits, silence_of_servers
 from areal_like.rollout.curriculum.settings import CurriculumSettings, curriculum_settings
 from areal_like.rollout.evaluation.evaluated_rows import EvaluatedRows, evaluated_rows
 from areal_like.rollout.lease_limit import lease_limit_s
@@ -42,6 +43,7 @@ class RolloutSettings:
     """Most groups running or ready at the same time."""
     request_retries: int
     lease_limit_s: float
+    silence: SilenceLimits = field(default_factory=SilenceLimits)
     num_servers: int
     schedule_policy: str
     dynamic_sampling: bool
@@ -96,6 +98,7 @@ def rollout_settings(config: GRPOConfig) -> RolloutSettings:
             max_concurrent * config.gconfig.n_samples + evaluated_samples,
             max(config.gconfig.n_samples, *(each.n_samples for each in evaluated), 1),
         ),
+        silence=silence_of_servers(config),
         num_servers=num_servers(config),
         schedule_policy=rollout.schedule_policy,
         dynamic_sampling=config.actor.dynamic_sampling,

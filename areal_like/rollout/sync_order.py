@@ -9,13 +9,13 @@ are finished. So neither timing nor the death of a process changes what is train
 from collections.abc import Iterator
 from typing import Any
 
-from areal_like.rollout.async_order import again_or_failed, evaluate
+from areal_like.rollout.async_order import again_or_failed, again_or_finished, evaluate, server_hangs
 from areal_like.rollout.decisions import Decision, Finished, Open, Requeue, Restart, Start
 from areal_like.rollout.groups import Group, Lease, Result
 from areal_like.rollout.order import View
 from areal_like.rollout.outcomes import may_retry
 
-MAX_RESTARTS = 10
+MAX_LOSSES = 10
 
 
 class SyncBatch:
@@ -24,7 +24,8 @@ class SyncBatch:
 
     def __init__(self, stem: str, groups: list[Group], num_servers: int) -> None:
         self.stem, self.groups, self.num_servers = stem, sorted(groups), num_servers
-        self.tries = 0
+        self.tries = self.losses = 0
+        """How often it was generated, and how often because a process had died."""
         self.waiting: list[Group] = []
         self.results: dict[int, Result] = {}
         self._slots: dict[int, tuple[int, int]] = {}
@@ -89,9 +90,12 @@ class SyncOrder:
         """The groups of a batch are decided on when all of them are finished."""
         group, batch = lease.group, self.batch
         if lease.slot is None:  # it is evaluated outside of the batches
-            yield Finished(group, result)
+            yield again_or_finished(lease, result, view)
             return
         assert batch is not None, "an open lease belongs to the open batch"
+        if why := server_hangs(lease, result, view):
+            yield self._restart(batch, f"{group.name}: {why}")
+            return
         if result.status == "failed" and result.error_kind == "server" and may_retry(group, view.settings):
             yield self._restart(batch, f"{group.name}: {result.error}", failure=Finished(group, result))
             return
@@ -109,9 +113,10 @@ class SyncOrder:
         if batch is None or lease.group not in batch.groups:
             return  # the batch was started again for another lease of the same worker
         ends_run = ""
-        if batch.tries > MAX_RESTARTS:
+        batch.losses += 1
+        if batch.losses > MAX_LOSSES:
             ends_run = (
-                f"rollout: synchronous batch {batch.stem} was generated {batch.tries} times, and a process died each "
+                f"rollout: synchronous batch {batch.stem} was generated {batch.losses} times, and a process died each "
                 f"time, last: {why}; see the logs of episodes and servers"
             )
         yield self._restart(batch, why, ends_run=ends_run)

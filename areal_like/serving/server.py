@@ -206,7 +206,7 @@ class InferenceServer:
 
     async def _statistics(self) -> dict[str, Any]:
         of_engine = await self.engine.statistics()
-        counts = {**vars(self.generation.counts), "busy_s": self.queue.busy_s}
+        counts = {**vars(self.generation.counts), "busy_s": self.queue.busy_s, "asked": self.generation.asked}
         merged = of_engine | counts if self.engine.usage is None else counts | of_engine
         waiting = of_engine.get("waiting", 0) + self.queue.waiting
         return merged | {"waiting": waiting, "version": self.served.reported_version}

@@ -1,7 +1,7 @@
 """A step that outlasts the grace time of a stop is abandoned: the state before it, which is held in memory, becomes a
 checkpoint.
 
-It is held where no checkpoint has it, and a step may take so long, or a copy costs next to nothing.
+By itself it is held where no checkpoint has it, and a step may take so long, or a copy costs next to nothing.
 """
 
 import logging
@@ -57,6 +57,7 @@ class HeldState:
         self._engines, self._progress = engines, progress
         self._parts, self._last_words = parts, last_words
         self._grace_s: float = run.config.recover.grace_s
+        self._hold_state: str = run.config.recover.hold_state
         self._vote = RankVote(world, max(LEAST_VOTE_S, WRITE_SHARE * self._grace_s), "recover.grace_s")
         self._held: CheckpointContent | None = None
         self._is_deciding = False
@@ -104,8 +105,12 @@ class HeldState:
         self.measure()
 
     def _is_wanted(self, step: int) -> bool:
-        if not self._times or not self._checkpoints.last(step) or self._checkpoints.is_writing:
+        if self._hold_state == "never" or not self._times or not self._checkpoints.last(step):
             return False  # before the first step of an attempt the state is the one that it began with
+        if self._hold_state == "always":
+            return True
+        if self._checkpoints.is_writing:
+            return False  # it would have to wait
         return self._copy_s < CHEAP * self._times[-1] or SLOWER * max(self._times) > self._time_for_step()
 
     def _time_for_step(self) -> float:

@@ -1,5 +1,5 @@
 """The engine `plain` of `tests/serving/contract`, which answers slowly or nonsense while the file that CHAOS_ENGINE
-names says so, or does not end its next update of weights or its next request."""
+names says so, or does not end its next update of weights, its next request, or any more requests."""
 
 import asyncio
 import os
@@ -28,11 +28,14 @@ async def open_engine(run: Any, me: Any, model: Any) -> AsyncIterator[Any]:
     from plain_engine import PlainEngine  # type: ignore[import-not-found]
 
     class HurtingEngine(PlainEngine):
-        answers = 0
+        answers, hangs = 0, False
 
         async def generate(self, request: Any) -> Any:
-            outputs = await super().generate(request)
             how = Path(os.environ["CHAOS_ENGINE"]).read_text()
+            if self.hangs or how == "hang in all requests":
+                self.hangs = True
+                await hang()
+            outputs = await super().generate(request)
             if how == "answer slowly":
                 await asyncio.sleep(SLOW_S)
             elif how == "hang in generate":

@@ -265,3 +265,28 @@ def test_a_server_whose_engine_hangs_is_replaced_and_nobody_else(fault, doing, l
     assert f"{doing.split()[0]}, " in (logs / "hang-1" / "server-0.txt").read_text()
     assert trained_steps(ended) == list(range(1, 13)) and audit(ended.ledger(), 2) == []
     assert wait_until_gone(ended.directory) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("ahead", "stops"), [(0, False), (2, False), (2, True)])
+def test_a_server_that_hangs_fails_no_group_though_requests_end_long_before_it_is_killed(ahead, stops, tmp_path):
+    """Its event loop answers, or all of it is stopped. 16 groups in a row that fail twice would end the run."""
+    words = [*SHORT, "watchdog.notice_s=5", *(f"watchdog.{phase}_s=80" for phase in PHASES), "rollout.backend=plain"]
+    words += ["rollout.request_timeout=8", "rollout.request_retries=1", "reward.timeout_s=8"]
+    words += ["total_train_steps=12", "evaluator.freq_steps=null", f"max_head_offpolicyness={ahead}"]
+    (told := tmp_path / "engine").write_text("")
+    with running(tmp_path, *words, "--schema", f"{HURTING}:PlainGRPOConfig", CHAOS_ENGINE=str(told)) as ring:
+        ring.wait_for_step(2, limit_s=1800)
+        told.write_text("hang in all requests")
+        ring.wait_for_text("server/0 has made no progress for", limit_s=120)
+        for pid in ring.pids("server") if stops else ():
+            os.kill(pid, signal.SIGSTOP)
+        ended = ring.wait(1800)
+    assert ended.code == 0, ended.text
+    (headline,) = headlines(ended)
+    assert headline.startswith("server/0 failed (killed by signal 9 (SIGKILL))"), ended.text
+    assert ended.summary["attempts"] == 1
+    assert trained_steps(ended) == list(range(1, 13)) and audit(ended.ledger(), ahead) == []
+    again = [each for each in ended.ledger() if each["event"] == "requeued" and "answers nobody" in each["why"]]
+    assert len(again) > 2, "groups were tried for as long as it took"

@@ -8,7 +8,7 @@ import pytest
 
 from areal_like.rollout.groups import Lease
 from areal_like.rollout.settings import RolloutSettings
-from areal_like.rollout.sync_order import MAX_RESTARTS
+from areal_like.rollout.sync_order import MAX_LOSSES
 from tests.support.rollout_world import World, clock, evaluated, settings
 
 
@@ -113,7 +113,7 @@ def test_a_server_that_does_not_answer_a_worker_restarts_the_batch():
 
 def test_a_process_that_fails_in_every_retry_ends_the_run():
     world = World(ordered())
-    for _ in range(MAX_RESTARTS + 1):
+    for _ in range(MAX_LOSSES + 1):
         world.load_all()
         assert world.lease()
         world.worker_restarts()

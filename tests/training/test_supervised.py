@@ -98,21 +98,30 @@ def test_six_steps_are_three_and_three_resumed_bit_for_bit(tmp_path):
     assert all(torch.equal(got[name], tensor) for name, tensor in expected.items())
 
 
-def test_a_step_that_outlasts_the_grace_time_is_abandoned_with_the_state_before_it(tmp_path, monkeypatch):
+@pytest.mark.shows("recover.hold_state")
+@pytest.mark.parametrize(
+    ("hold_state", "step_s", "is_held"),
+    [("auto", 0.6, True), ("auto", 0.0, False), ("always", 0.0, True), ("never", 0.6, False)],
+)
+def test_a_step_that_outlasts_the_grace_time_is_abandoned_with_the_state_before_it(
+    tmp_path, monkeypatch, hold_state, step_s, is_held
+):
+    """By itself only where steps take so long that twice as much is too long, as a copy costs too much here."""
     settings = ("total_train_steps=5", "recover.freq_steps=100", "recover.grace_s=1.5", "saver.freq_steps=null")
-    never = "evaluator.freq_steps=null"
-    whole, parts = (make_run(tmp_path / name, "sft", *SETTINGS, *settings, never) for name in ("whole", "parts"))
+    never = ("evaluator.freq_steps=null", f"recover.hold_state={hold_state}")
+    whole, parts = (make_run(tmp_path / name, "sft", *SETTINGS, *settings, *never) for name in ("whole", "parts"))
     assert train_in(whole) == 0
 
     stop, has_left, step = StopRequest(world()), threading.Event(), SupervisedLearner.step
     monkeypatch.setattr(held_state, "leave", has_left.set)
+    monkeypatch.setattr(held_state, "CHEAP", 0.0)
 
     def slow_step(self: SupervisedLearner, batch: Sequences, completed: int) -> dict[str, float]:
         metrics = step(self, batch, completed)
-        time.sleep(0.6)  # twice as much may take too long
+        time.sleep(step_s)
         if completed == 3:
             stop.request()
-            assert has_left.wait(60)
+            assert has_left.wait(60 if is_held else 3) is is_held
             raise KeyboardInterrupt
         return metrics
 
@@ -120,7 +129,9 @@ def test_a_step_that_outlasts_the_grace_time_is_abandoned_with_the_state_before_
         patched.setattr(SupervisedLearner, "step", slow_step)
         with pytest.raises(KeyboardInterrupt):
             train_in(parts, stop)
-    assert [step for step, _ in complete_checkpoints(parts.checkpoints)] == [3]
+    assert [step for step, _ in complete_checkpoints(parts.checkpoints)] == [3] * is_held
+    if not is_held:
+        return
 
     start_from(parts, parts.checkpoints / "step_000003", 3)
     assert train_in(parts) == 0

@@ -71,8 +71,14 @@ class RecoverConfig(FrequencyConfig):
     grace_s: float = key(240.0, gt=0)
     """Seconds within which a run that is asked to stop (SIGTERM, SIGHUP, Slurm's SIGUSR1, Ctrl-C once) finishes its
     step and writes a checkpoint. Where there is no time for that, it abandons the step and writes the state before it,
-    if that is held in memory. Slurm is asked to give notice a minute earlier. A killed process that does not die has as
-    long before the run fails."""
+    if that is held in memory (`hold_state`). Slurm is asked to give notice a minute earlier. A killed process that does
+    not die has as long before the run fails."""
+
+    hold_state: str = key("auto", choices=("auto", "always", "never"))
+    """Whether a trainer holds a copy of its state before each step in memory, so that a step that is abandoned by a
+    stop loses none before it. `auto`: where steps may outlast `grace_s`, or the copy takes less than 2 % of a step.
+    `always` covers a step that is suddenly slow, too; it waits for a checkpoint that is still being written. Without a
+    copy the newest complete checkpoint stands."""
 
     retries: int = key(3, ge=0)
     """Maximum number of consecutive recoveries without a new complete checkpoint; then the run fails."""

@@ -255,6 +255,9 @@ class Controller:
         self.server_pool.set_version(name, version)
         self.changed.notify()
 
+    def server_silent(self, name: str, seconds: float) -> None:
+        self.server_pool.heard(name, seconds)
+
     def model_verified(self, digest: str) -> None:
         """A server was found to have the weights of the model that is evaluated."""
         self._records.answers.check_model(digest)

@@ -13,9 +13,10 @@ from areal_like.discovery.base import Entry, NameStore, parse_entry
 from areal_like.process.errors import NOT_STAGED, Failure, HttpError, Unreachable
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import SERVER
-from areal_like.process.patience import PATIENCE_KEY, answer_limit, patience_s
+from areal_like.process.patience import PATIENCE_KEY, answer_limit, patience_s, silence_of_servers
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.controller.change_signal import ChangeSignal
+from areal_like.rollout.controller.hearing import hear
 from areal_like.rollout.controller.probe_noise import ProbeNoise
 from areal_like.rollout.controller.publications import Publication, Publications, UpdateTimings
 from areal_like.weights.errors import BadWeights
@@ -39,6 +40,7 @@ class ServerListener(Protocol):
 
     def server_added(self, name: str, address: str) -> None: ...
     def server_loaded(self, name: str, version: int) -> None: ...
+    def server_silent(self, name: str, seconds: float) -> None: ...
     def server_gone(self, name: str) -> None: ...
     def model_verified(self, digest: str) -> None: ...
 
@@ -80,7 +82,7 @@ class Servers:
         """`num_servers` are for training, the next `num_evaluators` for evaluations alone. `probe_noise`: what was
         measured before the checkpoint that the run continues from."""
         self._rollout, self._patience_s = config.rollout, patience_s(config, SERVER)
-        self._update_limit = answer_limit(config, SERVER)
+        self._update_limit, self._hears_servers = answer_limit(config, SERVER), silence_of_servers(config).most_s > 0
         self.probe_noise = ProbeNoise(config.actor.dtype, probe_noise)
         self._num_training, self._num_evaluators = num_servers, num_evaluators
         self._names, self._http, self._spawn = names, http, spawn
@@ -135,6 +137,9 @@ class Servers:
                 self._listener.server_added(name, entry.address)
                 self.handles[name] = server = ServerHandle(name, entry)
                 server.run(self._spawn(self._keep_up_to_date(server)))
+                if self._hears_servers:
+                    told = partial(self._listener.server_silent, name)
+                    server.run(self._spawn(hear(self._http, entry.address, told)))
                 self.changed.notify()
 
     # Weights.
