@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from areal_like.config.sections.train_engine import (
     ModelDebugConfig,
 )
 from areal_like.models.model_shape import shape_of
+from areal_like.process import pulse
 from areal_like.training import sharding, torch_compile
 from areal_like.training.engine import TrainEngine
 from areal_like.training.full_tensor import full_tensor
@@ -126,6 +129,27 @@ def test_only_the_first_rank_reads_weights(tmp_path):
 
     engine = TrainEngine(config, "actor", bare, second, seed=1)
     assert all(parameter.device.type == "cpu" for parameter in engine.parameters)
+
+
+def test_a_rank_that_is_given_weights_has_as_many_collectives_behind_it_as_the_one_that_reads_them(
+    tmp_path, monkeypatch
+):
+    """Or the watchdog would take the first rank for the one that hangs."""
+    config = make_engine(folder := model_folder(tmp_path, "qwen3"), fsdp=fsdp(load_using_meta=True)).config
+    entered: list[str] = []
+
+    @contextmanager
+    def phase(name: str) -> Iterator[None]:
+        entered.append(name)
+        yield
+
+    monkeypatch.setattr(pulse, "phase", phase)
+    counts = []
+    for rank in range(2):
+        entered.clear()
+        TrainEngine(config, "actor", folder, World(rank, 1, world().device), seed=1)
+        counts.append(entered.count(pulse.COLLECTIVE))
+    assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.parametrize(("freq", "again"), [(1, 3), (2, 2), (3, 1)])
