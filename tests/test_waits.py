@@ -66,6 +66,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         "areal_like/process/keeper.py _wait_until_ended: signal.sigwait",
         f"{REWARDS}/code/print_cases.py main: subprocess.run",
         f"{REWARDS}/processes/reward_template.py main: os.waitpid",
+        "launcher/supervisor/guardian.py run_guarded: os.waitid",
         "launcher/supervisor/guardian.py run_guarded: os.waitpid",
         "launcher/supervisor/guardian.py _run_launcher: watcher.join",
     ),

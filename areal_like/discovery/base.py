@@ -8,7 +8,7 @@ from typing import NamedTuple, Self
 
 import orjson
 
-from areal_like.discovery.owner import OwnerProcess
+from areal_like.discovery.owner import OwnerProcess, this_process
 from areal_like.process import pulse
 from areal_like.process.errors import Failure
 from areal_like.process.identity import Identity
@@ -102,6 +102,11 @@ class NameStore(ABC):
     @abstractmethod
     def holder(self, name: str) -> Holder | None:
         """Who holds a name; None if no living process does."""
+
+    def holds(self, name: str) -> bool:
+        """Whether this process still has a name, as the store says now: `lost` may not say so yet after a pause."""
+        holder = self.holder(name)
+        return holder is not None and holder.owner == this_process()
 
     @abstractmethod
     def delete(self, name: str) -> None:

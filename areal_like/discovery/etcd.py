@@ -330,7 +330,7 @@ class EtcdNameStore(NameStore):
     def _why_dead(self, held: _KeyEntry) -> str | None:
         """Why its owner is dead, as far as this machine can tell; what is left of others ends with the lease."""
         owner = held.holder.owner
-        return "that process has ended" if owner and self._is_local(held) and not is_alive(owner) else None
+        return "that process has ended" if owner and self._is_local(held) and is_alive(owner) is False else None
 
 
 def _is_below(prefix: str, name: str) -> bool:

@@ -209,8 +209,10 @@ class Liveness:
 
     def why_dead(self, held: HeldEntry) -> str | None:
         """Why the owner counts as dead; None if it is alive, or that is not known yet."""
-        if self.is_local(held):
-            return None if held.claim.owner is None or is_alive(held.claim.owner) else "that process has ended"
+        if held.claim.owner is not None and self.is_local(held):
+            runs = is_alive(held.claim.owner)
+            if runs is not None:
+                return None if runs else "that process has ended"
         counter = None if held.state is None else held.state.counter
         unchanged_s = self._counters.unchanged_s(held.claim.id, counter)
         return f"its counter stood still for {unchanged_s:.0f} s" if unchanged_s >= self.ttl_of(held) else None

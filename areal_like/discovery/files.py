@@ -5,6 +5,7 @@ An entry is void once its process has ended: at once if that ran on this machine
 moved for `ttl_s` seconds of the observer's clock.
 """
 
+import errno
 import logging
 import os
 import stat
@@ -232,8 +233,9 @@ class FileNameStore(NameStore):
         for own in self._own.values():
             try:
                 self._remove(own.slot, own.claim.id)
-            except OSError as error:
-                log.warning("the entry %s stays until this process ends: %s", own.claim.name, error)
+            except OSError as error:  # a full disk is what the run reports
+                level = logging.DEBUG if error.errno in (errno.ENOSPC, errno.EDQUOT) else logging.WARNING
+                log.log(level, "the entry %s stays until this process ends: %s", own.claim.name, error)
             remove_empty_folders(self._root, own.slot.folder)
         self._own.clear()
         remove_empty_folders(self._root, self._base)

@@ -35,7 +35,7 @@ def holder_in_files(root: Path, prefix: str, name: str) -> Holder | None:
 def _unless_dead(holder: Holder | None) -> Holder | None:
     if holder is None or holder.owner is None:
         return None
-    return holder if not holder.owner.is_local(this_process()) or is_alive(holder.owner) else None
+    return holder if not holder.owner.is_local(this_process()) or is_alive(holder.owner) is not False else None
 
 
 def _ask_etcd(section: NameResolveConfig, cwd: Path, prefix: str, name: str) -> Holder | None:

@@ -34,9 +34,18 @@ def this_process() -> OwnerProcess:
     return OwnerProcess(socket.gethostname(), boot, os.readlink(PROC / "self/ns/pid"), pid, running)
 
 
-def is_alive(owner: OwnerProcess) -> bool:
-    """Whether a process of this machine runs; a zombie does not."""
-    return started_at(owner.pid) == owner.started
+def is_alive(owner: OwnerProcess) -> bool | None:
+    """Whether a process of this machine runs; a zombie does not. None where that cannot be seen, as /proc hides
+    processes of other users (hidepid)."""
+    try:
+        started = started_at(owner.pid)
+        if started is None:
+            os.kill(owner.pid, 0)
+    except PermissionError:
+        return None
+    except ProcessLookupError:
+        return False
+    return started == owner.started
 
 
 def started_at(pid: int) -> int | None:

@@ -9,6 +9,8 @@ exclusive lock, so that no process can take a folder that is being removed (see 
 import logging
 import os
 import re
+import tempfile
+import time
 from pathlib import Path
 
 from areal_like.process.identity import RUN_ID
@@ -18,6 +20,8 @@ from areal_like.process.temporary_folders import remove_abandoned_folders
 
 LAUNCHER_RUN_ID = re.compile(r"[0-9a-f]{12}")
 """Run ids that the launcher gives."""
+
+SWEEP_LIMIT_S, POLL_S = 30.0, 0.005
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +34,26 @@ def remove_run_memory(memory: Path) -> None:
 
 
 def remove_abandoned_memory() -> None:
-    """Removes shared memory of this user's runs that have no process, and temporary folders that no process holds."""
+    """Removes shared memory of this user's runs that have no process, and temporary folders that no process holds. In a
+    process of its own, which is left alone where a disk does not answer."""
+    child = os.fork()
+    if child == 0:
+        try:
+            _remove_abandoned()
+        except OSError as fault:
+            log.warning("what runs that have ended have left cannot be removed: %s", fault)
+        finally:
+            os._exit(0)
+    until = time.monotonic() + SWEEP_LIMIT_S
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() > until:
+            where = f"{tempfile.gettempdir()} or {SHARED_MEMORY}"
+            log.warning("%s: what runs that have ended have left is still being removed; see whether it answers", where)
+            return
+        time.sleep(POLL_S)
+
+
+def _remove_abandoned() -> None:
     remove_abandoned_folders()
     for folder in sorted(SHARED_MEMORY.glob(f"{PREFIX}{os.getuid()}.*")):
         run_id = folder.name.rpartition(".")[2]

@@ -1,6 +1,7 @@
 """Atomic and durable file writes, durable folders; the complete lines of a file that others append to."""
 
 import os
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -8,18 +9,33 @@ from pathlib import Path
 from areal_like.process import pulse
 
 CHUNK_BYTES = 1 << 16
+HALF = ".half"
+"""How the names of temporary files end."""
 
 
 def write_atomic(path: Path, content: str | bytes, require: Callable[[], None] = lambda: None) -> None:
     """Writes a temporary file, syncs it and renames it: readers never see half of the content. `require` is called
-    before the rename, which a disk may delay for long."""
-    half = path.with_name(f".{path.name}.half")
-    with half.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    require()
-    half.replace(path)
+    before the rename, which a disk may delay for long. The file's name is this call's own: a process that was stalled
+    in it would otherwise write into what its successor has renamed meanwhile."""
+    half = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{HALF}")
+    try:
+        with half.open("xb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        require()
+        half.replace(path)
+    except BaseException:
+        half.unlink(missing_ok=True)
+        raise
+
+
+def remove_half_files(folder: Path) -> None:
+    """What processes that were killed have left of `write_atomic`."""
+    for left in folder.glob(f".*{HALF}"):
+        if left.is_file() and not left.is_symlink():
+            with suppress(OSError):
+                left.unlink()
 
 
 def make_durable_folder(folder: Path) -> None:

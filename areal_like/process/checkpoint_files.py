@@ -185,6 +185,25 @@ def drop_resume_parts(folder: Path) -> list[Path]:
     return [folder / RESUME]
 
 
+def has_dropped_parts(folder: Path) -> bool:
+    """Whether a complete checkpoint has resume state that its manifest does not name any more."""
+    try:
+        named = any(name.startswith(f"{RESUME}/") for name in manifest_parts(folder))
+    except UNREADABLE:
+        return False
+    return not named and os.path.lexists(folder / RESUME)
+
+
+def complete_replacements(root: Path) -> None:
+    """Of a checkpoint that was written again: a kill between the renames has left neither version at its place."""
+    for aside in root.glob(".step_*.gone"):
+        target = root / aside.name.split(".")[1]
+        written = [each for each in root.glob(f".{target.name}.*.half") if (each / COMPLETE).is_file()]
+        if written and CHECKPOINT_FOLDER.fullmatch(target.name) and not target.exists():
+            max(written, key=lambda each: (each / COMPLETE).stat().st_mtime).rename(target)
+            fsync_path(root)
+
+
 def _read_manifest(folder: Path) -> dict[str, Any]:
     manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     return manifest

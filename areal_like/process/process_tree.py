@@ -67,7 +67,7 @@ def process_info(pid: int) -> ProcessInfo | None:
     """One process; None if it has ended."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes().decode(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last of others, with hidepid
         return None
     state, parent, _, session = _fields(text)[:4]
     return ProcessInfo(pid, int(parent), int(session), _state_of_threads(pid) if state == "Z" else state)
@@ -159,11 +159,10 @@ def stat_cpu_seconds(path: Path) -> float:
 
 
 def kill(pids: Iterable[int], sign: int = signal.SIGKILL) -> None:
+    """Not those that have become another user's, as by sudo."""
     for pid in pids:
-        try:
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, sign)
-        except ProcessLookupError:
-            continue
 
 
 def kill_descendants() -> list[int]:

@@ -17,6 +17,20 @@ ENGINE, SANDBOX, SWEEP, RESULT, ROWS = PREFIXES = (
 
 SHORT_ROOT = "/tmp"
 REMOVAL_TIMEOUT_S = 600.0
+MOUNTS = Path("/proc/self/mountinfo")
+NETWORK = ("nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "afs", "9p", "virtiofs", "fuse")
+"""Kinds of file systems whose locks other machines may not see."""
+
+
+def is_on_network(folder: Path) -> bool:
+    """By the kind of the file system that is mounted there."""
+    real, kind, longest = os.path.realpath(folder), "", -1
+    for line in MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        before, _, after = line.partition(" - ")
+        point = before.split()[4].encode("latin-1", "surrogateescape").decode("unicode_escape")
+        if os.path.commonpath([point, real]) == point and len(point) >= longest:
+            kind, longest = after.split()[0].partition(".")[0], len(point)
+    return kind in NETWORK
 
 
 @contextlib.contextmanager
@@ -56,8 +70,10 @@ def remove_temporary_folder(folder: str) -> None:
 
 
 def remove_abandoned_folders() -> None:
-    """Removes those of this user, and of the users of root's sandboxes, that no process holds."""
+    """Removes those of this user, and of the users of root's sandboxes, that no process holds. None on a network file
+    system, where a process of another machine may hold one unseen."""
     roots = {Path(tempfile.gettempdir()), *([Path(SHORT_ROOT)] if os.access(SHORT_ROOT, os.R_OK | os.X_OK) else [])}
+    roots = {root for root in roots if not is_on_network(root)}
     for folder in [root / name for root in roots for name in os.listdir(root) if name.startswith(PREFIXES)]:
         try:
             owner = folder.lstat().st_uid

@@ -29,6 +29,7 @@ from areal_like.process.checkpoint_files import (
     complete_checkpoints,
     drop_resume_parts,
     folder_name,
+    has_dropped_parts,
     write_manifest,
 )
 from areal_like.process.errors import Failure, FinalFailure
@@ -40,7 +41,7 @@ from areal_like.process.run import Run
 from areal_like.process.run_links import make_free_folder
 from areal_like.process.wait import NamedWait
 from areal_like.training.checkpoint_content import CheckpointContent, CheckpointPurpose
-from areal_like.training.checkpoint_removal import discard, remove, remove_leftovers
+from areal_like.training.checkpoint_removal import discard, put_aside, remove, remove_leftovers
 from areal_like.training.engine import TrainEngine
 from areal_like.training.engine_snapshot import EngineSnapshot
 from areal_like.training.host_copies import HOST, HostCopies
@@ -304,10 +305,12 @@ class CheckpointManager:
         write_manifest(temporary, step, written)
         target = self._root / folder_name(step)
         self._ownership.require()
-        if target.exists():  # of a timeline that was rolled back
-            remove(target, self._run.resume_states)
+        # What it replaces has less of the same step, or is of a timeline that was rolled back.
+        replaced = put_aside(target, self._run.resume_states) if target.exists() else None
         temporary.rename(target)
         fsync_path(self._root)  # before older ones are deleted
+        if replaced is not None:
+            discard(replaced, self._run.resume_states)
         log.info("checkpoint %s is complete", target)
 
     def _prune(self) -> None:
@@ -315,7 +318,8 @@ class CheckpointManager:
         stay, without resume state."""
         if self._config.keep is None:
             return
-        resumable = [folder for _, folder in reversed(complete_checkpoints(self._root)) if can_resume(folder)]
+        complete = [folder for _, folder in reversed(complete_checkpoints(self._root))]
+        resumable = [folder for folder in complete if can_resume(folder)]
         for folder in resumable[self._config.keep :]:
             self._ownership.require()
             if (folder / KEPT).is_file():
@@ -323,6 +327,10 @@ class CheckpointManager:
                     discard(path, self._run.resume_states)
             else:
                 remove(folder, self._run.resume_states)
+        for folder in complete:
+            if has_dropped_parts(folder):  # a kill came between the manifest and the removal
+                self._ownership.require()
+                discard(folder / RESUME, self._run.resume_states)
 
 
 def read_trainer_state(checkpoint: Path) -> dict[str, Any]:

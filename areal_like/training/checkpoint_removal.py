@@ -12,11 +12,17 @@ from areal_like.process.checkpoint_files import CHECKPOINT_FOLDER, RESUME
 
 def remove(folder: Path, states: Path | None) -> None:
     """Under another name first: a folder that is half gone must not look like a checkpoint."""
-    discarded = folder.with_name(f".{folder.name}.gone")
-    discard(discarded, states)
-    folder.rename(discarded)
+    aside = put_aside(folder, states)
     fsync_path(folder.parent)
-    discard(discarded, states)
+    discard(aside, states)
+
+
+def put_aside(folder: Path, states: Path | None) -> Path:
+    """Where `discard` or the next start removes it."""
+    aside = folder.with_name(f".{folder.name}.gone")
+    discard(aside, states)
+    folder.rename(aside)
+    return aside
 
 
 def discard(folder: Path, states: Path | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from areal_like.process.checkpoint_files import manifest_parts, resume_problem, step_of
+from areal_like.process.checkpoint_files import complete_replacements, manifest_parts, resume_problem, step_of
 from areal_like.process.errors import Failure
 from areal_like.process.run import Run, start_checkpoint
 from launcher.runs.checkpoints import complete_steps, step_folder
@@ -98,6 +98,7 @@ class CheckpointSearch:
             self._fault = fault
 
     def _newest_undamaged(self) -> FoundCheckpoint:
+        complete_replacements(self._run.checkpoints)
         skipped: list[str] = []
         unread: list[str] = []
         for candidate in self._candidates():

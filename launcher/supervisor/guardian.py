@@ -76,10 +76,16 @@ def run_guarded(launch: Callable[[], int], memory: Path) -> int:
     os.close(guardian_pipe)
     _pass_signals_on(launcher)
     _watch_launcher(launcher_pipe, launcher)
+    os.waitid(os.P_PID, launcher, os.WEXITED | os.WNOWAIT)
+    for number in HANDLED_SIGNALS:  # once it is reaped, another process may get its number
+        signal.signal(number, signal.SIG_IGN)
     _, status = os.waitpid(launcher, 0)
     code = os.waitstatus_to_exitcode(status)
     left = kill_descendants()
-    remove_run_memory(memory)
+    try:
+        remove_run_memory(memory)
+    except OSError as fault:
+        write_line(f"{memory}: cannot be removed: {fault}", sys.stderr)
     remove_abandoned_memory()
     if left:
         write_line(f"these processes could not be ended: {', '.join(map(str, left))}", sys.stderr)

@@ -93,6 +93,8 @@ class _Launch:
         self.observer.drain()
         if (text := self.observer.taken_over()) is not None:  # meanwhile
             return self._lost(RunEnding("lost", FAILED, text))
+        if (lost := name_lost_ending(self.run_, self.locked.names)) is not None:
+            return self._lost(lost)
         best = link_best(self.run_)
         self.progress.close()
         if best is not None:

@@ -24,7 +24,7 @@ from areal_like.discovery import (
     memory_name_store,
     name_store_for,
 )
-from areal_like.process.atomic_file import make_durable_folder
+from areal_like.process.atomic_file import make_durable_folder, remove_half_files
 from areal_like.process.checkpoint_files import KEPT, step_of
 from areal_like.process.errors import Failure
 from areal_like.process.identity import Identity
@@ -59,13 +59,13 @@ class LockedRun(NamedTuple):
     """That of the directory itself."""
 
     def release(self, clears: bool = True) -> None:
-        """At the end. `clears`: also what is left of the run's processes; not where another launcher may use the names.
+        """At the end. `clears`: also what is left of the run's processes; not where another launcher uses the names.
         A store that does not answer, as on a dead disk, does not keep this launcher: its entries end with it."""
 
         def work() -> None:
             try:
                 self.release_directory()
-                if clears:
+                if clears and self.names.holds(LAUNCHER):
                     self.names.clear()
                 self.names.close()
             except Exception as fault:
@@ -116,6 +116,7 @@ def _acquire(loaded: Loaded, plan: Plan, run_id: str, serves: bool) -> LockedRun
             messages = (_move_aside(directory),)
             claim = opened.enter_context(_open_claim(directory, owner, ttl_s))
             messages += _claim_directory(claim, names, directory, ttl_s)
+        remove_half_files(directory)
         run = Run(directory, config, loaded.experiment, run_id, loaded.folder, cwd, serves)
         locked = _describe(loaded, plan, run, names, messages)
         opened.pop_all()

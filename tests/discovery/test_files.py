@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from areal_like.discovery import NameMissing, NameTaken, file_name_store
+from areal_like.discovery import NameMissing, NameTaken, file_name_store, owner
 from areal_like.discovery.file_entry import Claim, EntryFiles, EntryState, HeartbeatCounters, Liveness, remove
 from areal_like.discovery.owner import is_alive, started_at, this_process
 from areal_like.process.errors import Failure, TimedOut
@@ -417,3 +417,23 @@ def test_a_folder_removed_during_an_addition_is_created_again(names, root, monke
     monkeypatch.setattr(EntryFiles, "write", late)
     names.add("rollout/0", "y")
     assert names.find() == {"rollout/0": "y", "server/0": "x"}
+
+
+def test_a_process_that_proc_hides_from_this_user_is_dead_only_once_its_counter_stands_still(
+    root, monkeypatch, tmp_path
+):
+    def not_permitted(pid: int, sign: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    with (
+        file_name_store(root, PREFIX, "launcher/0", TTL_S) as theirs,
+        file_name_store(root, PREFIX, "b", TTL_S) as ours,
+    ):
+        theirs.add("launcher/0", "1")
+        assert theirs.holds("launcher/0") and not theirs.holds("launcher/1")
+        monkeypatch.setattr(owner, "PROC", tmp_path)
+        monkeypatch.setattr(os, "kill", not_permitted)
+        assert is_alive(ME) is None
+        with pytest.raises(NameTaken):
+            ours.add("launcher/0", "2")
+        assert ours.holder("launcher/0") is not None

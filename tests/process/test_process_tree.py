@@ -192,3 +192,28 @@ assert cpu_seconds(pids) == {{"a": 0.0, "b": 0.0}}
 """
     done = run_python(code)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_process_that_has_become_another_users_does_not_keep_the_others_alive(monkeypatch):
+    children = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    kill = os.kill
+
+    def refused(pid: int, sign: int) -> None:
+        if pid == children[0].pid:
+            raise PermissionError(1, "Operation not permitted")
+        kill(pid, sign)
+
+    monkeypatch.setattr(os, "kill", refused)
+    process_tree.kill([each.pid for each in children])
+    assert children[1].wait(60) == -9 and children[0].poll() is None
+    monkeypatch.undo()
+    process_tree.kill([children[0].pid])
+    children[0].wait(60)
+
+
+def test_processes_that_the_kernel_hides_are_none_of_the_run(monkeypatch):
+    def hidden(path: Path) -> bytes:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", hidden)
+    assert process_tree.process_info(os.getpid()) is None

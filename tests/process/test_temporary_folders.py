@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
-from areal_like.process import temporary_folders
+from areal_like.process import abandoned_memory, temporary_folders
 from areal_like.process.abandoned_memory import remove_abandoned_memory
 from areal_like.process.run_memory import unlock_folder
 from areal_like.process.sandbox.unprivileged_user import unused_user
@@ -136,3 +137,37 @@ def test_folders_that_are_closed_to_their_owner_are_removed():
             os._exit(0)
         os.waitpid(child, 0)
         assert list(root.iterdir()) == []
+
+
+MOUNTED = """21 28 0:19 / / rw - overlay overlay rw
+22 21 0:20 / /home rw,relatime shared:1 - nfs4 server:/home rw
+23 22 8:1 / /home/me/local\\040disk rw - ext4 /dev/sda1 rw
+24 21 0:30 / /scratch rw - fuse.sshfs other: rw
+"""
+
+
+def test_nothing_is_removed_on_a_network_file_system_whose_locks_other_machines_do_not_see(folder, monkeypatch):
+    (mounts := folder / "mounts").write_text(MOUNTED)
+    monkeypatch.setattr(temporary_folders, "MOUNTS", mounts)
+    places = ("/tmp", "/home/me", "/home/me/local disk/tmp", "/homes", "/scratch/tmp")
+    assert [temporary_folders.is_on_network(Path(each)) for each in places] == [False, True, False, False, True]
+    monkeypatch.setattr(temporary_folders, "SHORT_ROOT", str(folder))
+    mounts.write_text(f"1 0 0:1 / / rw - overlay overlay rw\n2 1 0:2 / {folder} rw - nfs server:/ rw\n")
+    maker, made = made_by_another(folder, ENGINE)
+    maker.kill()
+    maker.communicate()
+    remove_abandoned_memory()
+    assert made.is_dir()
+
+
+def test_a_disk_that_does_not_answer_does_not_keep_a_start(folder, monkeypatch, caplog):
+    monkeypatch.setattr(abandoned_memory, "SWEEP_LIMIT_S", 0.3)
+    monkeypatch.setattr(abandoned_memory, "remove_abandoned_folders", lambda: time.sleep(20))
+    began = time.monotonic()
+    remove_abandoned_memory()
+    assert time.monotonic() - began < 10 and f"{folder} or /dev/shm: what runs that have ended" in caplog.text
+
+
+def test_a_folder_that_cannot_be_listed_does_not_end_a_start(folder, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(folder / "none"))
+    remove_abandoned_memory()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -160,8 +161,11 @@ def environment_of(root: Path, **behaviour: Any) -> dict[str, str]:
     }
 
 
-def start_fake_run(root: Path, *words: str, cwd: Path | None = None, **behaviour: Any) -> FakeRun:
-    """`behaviour`: settings of the fake processes (steps, step_s, faults), and `constants` of the launcher."""
+def start_fake_run(
+    root: Path, *words: str, cwd: Path | None = None, within: Sequence[str] = (), **behaviour: Any
+) -> FakeRun:
+    """`within`: a program that executes the command. `behaviour`: settings of the fake processes (steps, step_s,
+    faults), and `constants` of the launcher."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("AREAL_LIKE")}
     environment = inherited | environment_of(root, **behaviour)
     command = [sys.executable, "-m", "tests.support.fake_runs"]
@@ -170,7 +174,7 @@ def start_fake_run(root: Path, *words: str, cwd: Path | None = None, **behaviour
     if "steps" in behaviour and not any(word.startswith("total_train_steps=") for word in words):
         command.append(f"total_train_steps={behaviour['steps']}")
     process = subprocess.Popen(
-        [*command, *words],
+        [*within, *command, *words],
         cwd=cwd or root,
         env=environment,
         stdin=subprocess.DEVNULL,

@@ -15,7 +15,14 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from areal_like.config.sections.checkpoints import BestConfig
 from areal_like.process import checkpoint_files
-from areal_like.process.checkpoint_files import KEPT, complete_checkpoints, folder_name, step_of
+from areal_like.process.checkpoint_files import (
+    KEPT,
+    can_resume,
+    checkpoint_problems,
+    complete_checkpoints,
+    folder_name,
+    step_of,
+)
 from areal_like.process.errors import Failure
 from areal_like.process.hashed_files import FilePart
 from areal_like.process.run import Run
@@ -23,11 +30,13 @@ from areal_like.training import checkpoint as checkpoint_module
 from areal_like.training.checkpoint import CheckpointManager
 from areal_like.training.checkpoint_check import check_complete
 from areal_like.training.checkpoint_content import CheckpointPurpose
+from areal_like.training.checkpoint_removal import discard
 from areal_like.training.engine import TrainEngine
 from areal_like.training.engine_snapshot import EngineSnapshot
 from areal_like.training.progress import TrainingProgress
 from areal_like.training.rank_vote import RankVote
 from areal_like.training.sequences import Sequences
+from launcher.supervisor.checkpoint_search import CheckpointSearch
 from tests.support.training_runs import ME, make_engine, make_run, model_folder, start_from, weights_of, world
 
 
@@ -400,3 +409,63 @@ def test_a_step_that_is_written_again_to_resume_alone_is_not_kept(run):
         checkpoints.write(4, CheckpointPurpose(True, to_keep), {"model": engine}, progress)
         checkpoints.wait()
         assert (run.checkpoints / "step_000004" / KEPT).exists() == to_keep
+
+
+def test_a_checkpoint_that_is_written_again_survives_a_kill_at_any_moment(run, monkeypatch):
+    """Without resume state, as of the saver, and then with it, as of a stop."""
+    engine, progress = make_engine(Path(run.config.model.path)), TrainingProgress(run, ME, world())
+    checkpoints, target = CheckpointManager(run, world(), 100), run.checkpoints / "step_000001"
+    rename, seen = Path.rename, []
+
+    def write(*due: bool) -> None:
+        checkpoints.write(1, CheckpointPurpose(*due), {"model": engine}, progress)
+        checkpoints.wait()
+
+    def killed(path: Path, to: Path) -> Path:
+        if path.suffix == ".half":
+            raise KeyError("killed")
+        return rename(path, to)
+
+    def looked_at(folder: Path, states: Path | None) -> None:
+        seen.extend([can_resume(target)] if folder.suffix == ".gone" else [])
+        discard(folder, states)
+
+    write(False, True)
+    monkeypatch.setattr(Path, "rename", killed)
+    with pytest.raises(KeyError):
+        write(True, True)
+    monkeypatch.undo()
+    assert not target.exists() and not can_resume(run.checkpoints / ".step_000001.gone")
+    assert CheckpointSearch(run).wait(60, "", print).checkpoint == target and can_resume(target)
+
+    shutil.rmtree(target)
+    checkpoints = CheckpointManager(run, world(), 100)
+    write(False, True)
+    monkeypatch.setattr(checkpoint_module, "discard", looked_at)
+    write(True, True)
+    assert seen == [True], "the old one is removed once the new one is in its place"
+    assert [path.name for path in run.checkpoints.iterdir()] == ["step_000001"]
+
+
+def test_resume_state_that_a_kill_has_left_in_a_kept_checkpoint_is_removed_later(run, monkeypatch):
+    run.config.recover.keep = 1
+    engine, progress = make_engine(Path(run.config.model.path)), TrainingProgress(run, ME, world())
+    checkpoints = CheckpointManager(run, world(), 100)
+
+    def write(step: int) -> None:
+        checkpoints.write(step, CheckpointPurpose(True, True), {"model": engine}, progress)
+        checkpoints.wait()
+
+    def killed(folder: Path, states: Path | None) -> None:
+        if folder.name == "resume":
+            raise KeyError("killed")
+
+    write(1)
+    monkeypatch.setattr(checkpoint_module, "discard", killed)
+    with pytest.raises(KeyError):
+        write(2)
+    monkeypatch.undo()
+    first = run.checkpoints / "step_000001"
+    assert not can_resume(first) and (first / "resume").is_dir()
+    write(3)
+    assert not (first / "resume").exists() and checkpoint_problems(first, with_hashes=True) == []

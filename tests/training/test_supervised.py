@@ -101,7 +101,7 @@ def test_six_steps_are_three_and_three_resumed_bit_for_bit(tmp_path):
 @pytest.mark.shows("recover.hold_state")
 @pytest.mark.parametrize(
     ("hold_state", "step_s", "is_held"),
-    [("auto", 0.6, True), ("auto", 0.0, False), ("always", 0.0, True), ("never", 0.6, False)],
+    [("as_needed", 0.6, True), ("as_needed", 0.0, False), ("always", 0.0, True), ("never", 0.6, False)],
 )
 def test_a_step_that_outlasts_the_grace_time_is_abandoned_with_the_state_before_it(
     tmp_path, monkeypatch, hold_state, step_s, is_held

@@ -74,11 +74,11 @@ class RecoverConfig(FrequencyConfig):
     if that is held in memory (`hold_state`). Slurm is asked to give notice a minute earlier. A killed process that does
     not die has as long before the run fails."""
 
-    hold_state: str = key("auto", choices=("auto", "always", "never"))
+    hold_state: str = key("as_needed", choices=("as_needed", "always", "never"))
     """Whether a trainer holds a copy of its state before each step in memory, so that a step that is abandoned by a
-    stop loses none before it. `auto`: where steps may outlast `grace_s`, or the copy takes less than 2 % of a step.
-    `always` covers a step that is suddenly slow, too; it waits for a checkpoint that is still being written. Without a
-    copy the newest complete checkpoint stands."""
+    stop loses none before it. `as_needed`: where steps may outlast `grace_s`, or the copy takes less than 2 % of a
+    step. `always` covers a step that is suddenly slow, too; it waits for a checkpoint that is still being written.
+    Without a copy the newest complete checkpoint stands."""
 
     retries: int = key(3, ge=0)
     """Maximum number of consecutive recoveries without a new complete checkpoint; then the run fails."""

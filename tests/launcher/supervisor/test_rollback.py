@@ -237,7 +237,7 @@ def test_a_launcher_has_lost_its_run_to_another_one_that_began_the_same_attempt(
 
 def test_a_rollback_leaves_records_alone_that_living_servers_write(tmp_path, monkeypatch):
     """Their halves are renamed at any moment, also between a look at the folder and the removal."""
-    kept = {"segments-server-0.json", ".segments-server-0.json.half"}
+    kept = {"segments-server-0.json", ".segments-server-0.json.7-ab12.half"}
     for name in (*kept, "sent", "gone"):
         (tmp_path / name).touch()
     (tmp_path / "v000004").mkdir()

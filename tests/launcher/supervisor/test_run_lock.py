@@ -80,7 +80,7 @@ def test_a_store_of_names_that_does_not_answer_does_not_keep_the_launcher(caplog
         answers.wait(10)
         done.append("hang")
 
-    names: Any = SimpleNamespace(prefix="me/own/r0001", clear=hang, close=hang)
+    names: Any = SimpleNamespace(prefix="me/own/r0001", holds=lambda name: True, clear=hang, close=hang)
     run: Any = SimpleNamespace(config=SimpleNamespace(cluster=SimpleNamespace(name_resolve=SimpleNamespace(ttl_s=0.1))))
     plan: Any = None
     run_lock.LockedRun(plan, run, names, StartPoint(1, 0, None), ()).release(clears)
@@ -88,11 +88,26 @@ def test_a_store_of_names_that_does_not_answer_does_not_keep_the_launcher(caplog
     answers.set()
 
 
+@pytest.mark.parametrize("holds", [True, False])
+def test_at_its_end_a_launcher_clears_the_names_of_its_run_unless_another_one_has_it_by_now(holds: bool):
+    done: list[str] = []
+    names: Any = SimpleNamespace(
+        prefix="me/own/r0001",
+        holds=lambda name: holds and name == "launcher/0",
+        clear=lambda: done.append("clear"),
+        close=lambda: done.append("close"),
+    )
+    run: Any = SimpleNamespace(config=SimpleNamespace(cluster=SimpleNamespace(name_resolve=SimpleNamespace(ttl_s=60))))
+    plan: Any = None
+    run_lock.LockedRun(plan, run, names, StartPoint(1, 0, None), ()).release()
+    assert done == (["clear", "close"] if holds else ["close"])
+
+
 def test_a_fault_of_the_store_of_names_at_the_end_is_a_warning(caplog: Any):
     def fail() -> None:
         raise OSError(116, "Stale file handle")
 
-    names: Any = SimpleNamespace(prefix="me/own/r0001", clear=fail, close=fail)
+    names: Any = SimpleNamespace(prefix="me/own/r0001", holds=lambda name: True, clear=fail, close=fail)
     run: Any = SimpleNamespace(config=SimpleNamespace(cluster=SimpleNamespace(name_resolve=SimpleNamespace(ttl_s=60))))
     plan: Any = None
     run_lock.LockedRun(plan, run, names, StartPoint(1, 0, None), ()).release()
