@@ -30,7 +30,7 @@ from launcher.supervisor.discard import discard_unused_run
 from launcher.supervisor.lifecycle import Lifecycle, RunEnding
 from launcher.supervisor.locked_start import LockedStart, lock_start
 from launcher.supervisor.restart_policy import RestartPolicy
-from launcher.supervisor.taken_over import taken_over_ending
+from launcher.supervisor.taken_over import lost_name_ending, taken_over_ending
 from launcher.supervisor.write_errors import disk_is_full, write_error_text
 from launcher.terminal import write_line
 
@@ -93,7 +93,7 @@ class _Launch:
         self.observer.drain()
         if (text := self.observer.taken_over()) is not None:  # meanwhile
             return self._lost(RunEnding("lost", FAILED, text))
-        if (lost := name_lost_ending(self.run_, self.locked.names)) is not None:
+        if (lost := lost_name_ending(self.run_, self.locked.names)) is not None:
             return self._lost(lost)
         best = link_best(self.run_)
         self.progress.close()
