@@ -17,6 +17,10 @@ REQUEST_KEY = "rollout.request_timeout"
 ANSWER_KEYS = f"{REQUEST_KEY}, watchdog"
 WORKING = (LOADING, COMPILING, PUBLISHING, SAVING)
 """Phases in which bytes count as progress, and CPU time for BUSY_FACTOR times the limit."""
+OWES = (GENERATING, SERVING, UPDATING)
+"""Phases of a server that owes answers."""
+SILENT_S = 15.0
+"""As long as a healthy server may take for what it counts next."""
 SERVES = (LOADING, COMPILING, GENERATING, SERVING, UPDATING, WAITING)
 PHASES_OF = {SERVER: SERVES, REWARD: SERVES, CONTROLLER: (LOADING, SERVING, WAITING), EPISODES: (LOADING, WAITING)}
 """Phases in which others wait for a process of that role; for an episodes worker only while it starts."""
@@ -43,9 +47,10 @@ def answer_limit(config: Any, *roles: str) -> WaitLimit:
 
 
 def silence_of_servers(config: Any) -> SilenceLimits:
-    """Until a server that hangs is replaced; none where it is killed before its requests end, or never."""
-    request_s, longest_s = config.rollout.request_timeout, max(_longest_s(config, phase) for phase in PHASES_OF[SERVER])
-    return SilenceLimits(request_s / 2, patience_s(config, SERVER) if request_s < longest_s < math.inf else 0.0)
+    """Until a server that hangs is replaced; none where it is never killed."""
+    limits_s = [limit_s for limit_s in (_longest_s(config, phase) for phase in OWES) if math.isfinite(limit_s)]
+    replaced_s = max(limits_s) + MARGIN_S + float(config.rollout.setup_timeout) if limits_s else 0.0
+    return SilenceLimits(min(config.rollout.request_timeout / 2, SILENT_S), replaced_s)
 
 
 def patience_s(config: Any, *roles: str) -> float:

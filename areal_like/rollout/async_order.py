@@ -21,7 +21,7 @@ class AsyncOrder:
     def finished(self, lease: Lease, result: Result, view: View) -> Iterator[Finished | Decision]:
         yield again_or_finished(lease, result, view)
 
-    def lost(self, lease: Lease, why: str) -> Iterator[Decision]:
+    def lost(self, lease: Lease, why: str, counts: bool = True) -> Iterator[Decision]:
         yield again_or_failed(lease, why)
 
     def not_received(self, lease: Lease, why: str) -> Iterator[Decision]:

@@ -166,11 +166,10 @@ class RolloutLoop:
         if lease is None:
             return ""
         if lease.slot is not None:
-            self._lose(lease, f"{lease.server} does not answer")
+            hangs = self.server_pool.hangs(lease, self.settings.silence)
+            self._lose(lease, f"{lease.server} does not answer", counts=not hangs)
             return ""
-        if lease.address != failed_address:
-            return lease.address
-        return self.server_pool.replace(lease, failed_address)
+        return lease.address if lease.address != failed_address else self.server_pool.replace(lease, failed_address)
 
     # Processes.
 
@@ -183,10 +182,10 @@ class RolloutLoop:
             if self.leases.get(lease.id, worker) is not None:  # a restart cancels leases
                 self._lose(lease, f"{worker} was started again")
 
-    def _lose(self, lease: Lease, why: str) -> None:
+    def _lose(self, lease: Lease, why: str, counts: bool = True) -> None:
         self._close(lease)
-        lease.group.losses += 1
-        self._settle(self.order.lost(lease, why))
+        lease.group.losses += counts
+        self._settle(self.order.lost(lease, why, counts))
 
     def server_gone(self, name: str) -> None:
         self._settle(self.order.server_gone(name) if self.server_pool.remove(name) is self.server_pool else ())

@@ -39,8 +39,8 @@ class Order(Protocol):
 
     def finished(self, lease: Lease, result: Result, view: View) -> Iterator[Finished | Decision]: ...
 
-    def lost(self, lease: Lease, why: str) -> Iterator[Decision]:
-        """Its worker died, or its server does not answer."""
+    def lost(self, lease: Lease, why: str, counts: bool = True) -> Iterator[Decision]:
+        """Its worker died, or its server does not answer, which counts unless that hangs."""
 
     def not_received(self, lease: Lease, why: str) -> Iterator[Decision]:
         """Its worker never got it."""

@@ -105,7 +105,7 @@ class SyncOrder:
             for each in batch.groups:
                 yield Finished(each, batch.results[each.number])
 
-    def lost(self, lease: Lease, why: str) -> Iterator[Decision]:
+    def lost(self, lease: Lease, why: str, counts: bool = True) -> Iterator[Decision]:
         batch = self.batch
         if lease.slot is None:
             yield again_or_failed(lease, why)
@@ -113,7 +113,7 @@ class SyncOrder:
         if batch is None or lease.group not in batch.groups:
             return  # the batch was started again for another lease of the same worker
         ends_run = ""
-        batch.losses += 1
+        batch.losses += counts
         if batch.losses > MAX_LOSSES:
             ends_run = (
                 f"rollout: synchronous batch {batch.stem} was generated {batch.losses} times, and a process died each "

@@ -15,8 +15,8 @@ from launcher.agent.base import STOPPED, ProcessSample
 from launcher.supervisor.culprits import PASSIVE, Suspect, culprits_of, hurried
 
 AUTO_FACTOR = 10.0
-"""`auto` is so many times the longest pause; it is BUSY_FACTOR times longer where CPU time is used, and is doubled up
-to that by hangs that end in a kill."""
+"""`auto` is so many times the longest pause, up to BUSY_FACTOR times what it is at first, as those that wait last so
+long; it is BUSY_FACTOR times longer where CPU time is used, and is doubled up to that by hangs that end in a kill."""
 MAX_GAP_S = 2.0
 """The most that one look adds to a silence."""
 BUSY = (STEP, GENERATING, UPDATING)
@@ -141,7 +141,8 @@ class HangWatch:
         if not isinstance(limit_s, str):
             return limit_s
         floor_s = 0.0 if is_stopped else self._floors.get((role, phase), 0.0)
-        return max(self._least_auto_s(role, phase), AUTO_FACTOR * self._longest.get((role, phase), 0.0), floor_s)
+        longest_s = min(AUTO_FACTOR * self._longest.get((role, phase), 0.0), AUTO_S * BUSY_FACTOR)
+        return max(self._least_auto_s(role, phase), longest_s, floor_s)
 
     def _least_auto_s(self, role: str, phase: str) -> float:
         return AUTO_S * min(2.0 ** self._killed.get((role, phase), 0), BUSY_FACTOR)

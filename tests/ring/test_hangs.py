@@ -269,7 +269,7 @@ def test_a_server_whose_engine_hangs_is_replaced_and_nobody_else(fault, doing, l
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(("ahead", "stops"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize(("ahead", "stops"), [(0, False), (0, True), (2, False), (2, True)])
 def test_a_server_that_hangs_fails_no_group_though_requests_end_long_before_it_is_killed(ahead, stops, tmp_path):
     """Its event loop answers, or all of it is stopped. 16 groups in a row that fail twice would end the run."""
     words = [*SHORT, "watchdog.notice_s=5", *(f"watchdog.{phase}_s=80" for phase in PHASES), "rollout.backend=plain"]

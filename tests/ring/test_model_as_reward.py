@@ -1,7 +1,9 @@
 """A trained reward model is the reward of another run, also when its server is killed."""
 
 import json
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +47,21 @@ def scores(folder: Path, texts: list[tuple[str, str]]) -> list[float]:
 
 
 @pytest.mark.slow
-def test_a_trained_reward_model_is_the_reward_of_the_next_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_trained_reward_model_is_the_reward_of_the_next_run(tmp_path: Path, sign: signal.Signals) -> None:
     few = ("total_train_steps=6", "train_dataset.batch_size=16", "evaluator.freq_steps=null")
     judge = run(tmp_path, *few, config="reward_model.yaml")
     assert judge.code == 0, judge.text
 
     (tmp_path / "noted.py").write_text(NOTED)
     parts = "reward.parts=[{name: exact, weight: 0}, {name: model, args: {path: reward-model-addition/t}}]"
-    own = ("workflow.name=noted.py:Noted", "reward.name=null", parts)
+    own = ["workflow.name=noted.py:Noted", "reward.name=null", parts, "reward.timeout_s=2"]
+    phases = ("generating", "serving", "waiting")
+    own += ["watchdog.notice_s=5", *(f"watchdog.{phase}_s=40" for phase in phases)]  # long after answers would be late
     with running(tmp_path, *SHORT, *own, f"total_train_steps={STEPS}", "evaluator.freq_steps=null", trial="u") as ring:
         ring.wait_for_step(2)
-        ring.kill("reward")
+        for pid in ring.pids("reward"):
+            os.kill(pid, sign)
         ended = ring.wait()
     assert ended.code == 0 and ended.summary["attempts"] == 1, ended.text
     assert re.search(r"reward/0 .*; it is replaced \(incarnation 2\)", ended.text)

@@ -7,8 +7,9 @@ import pytest
 
 from areal_like.process.identity import SERVER
 from areal_like.process.patience import SilenceLimits, patience_s, silence_of_servers
-from areal_like.rollout.controller.hearing import Hearing
+from areal_like.rollout.controller.hearing import IDLE_LOOKS, Hearing
 from areal_like.rollout.settings import rollout_settings
+from areal_like.rollout.sync_order import MAX_LOSSES
 from tests.support.rollout_world import World, grpo, settings
 
 HANGS: dict[str, Any] = {"error": "no answer within 30 s (rollout.request_timeout)", "error_kind": "server"}
@@ -32,17 +33,24 @@ def test_a_server_that_owes_nothing_is_not_silent_and_is_heard_again_by_an_answe
     idle = {"tokens": 5, "running": 0, "waiting": 0, "asked": 0}
     assert heard(idle, idle, idle) == [0, 0, 0]
     owes = {**idle, "asked": 1}
-    assert heard(idle, owes, idle, owes, {**owes, "tokens": 6}) == [0, 2, 2, 4, 0]
+    assert heard(idle, owes, idle, owes, {**owes, "tokens": 6}) == [0, 2, 4, 6, 0]
+
+
+def test_a_server_that_refuses_at_once_owes_nothing_for_long_and_is_silent_no_more():
+    """What fails there counts: it would be generated again without end."""
+    idle = {"tokens": 5, "running": 0}
+    assert heard(idle, {**idle, "running": 1}, None, *[idle] * IDLE_LOOKS) == [0, 2, 4, 6, 8, 10, 12, 0]
 
 
 def test_silence_lasts_until_a_server_that_hangs_is_replaced():
     config = grpo("rollout.request_timeout=30")
     assert rollout_settings(config).silence == SilenceLimits(15.0, patience_s(config, SERVER))
-    assert silence_of_servers(grpo()).most_s == 0, "it is killed before a request ends"
-    never = grpo("rollout.request_timeout=30", "watchdog.generating_s=null")
+    assert silence_of_servers(grpo()) == SilenceLimits(15.0, patience_s(grpo(), SERVER)), "a proof may take 30 s"
+    assert silence_of_servers(grpo("rollout.request_timeout=8")).least_s == 4
+    never = grpo(*(f"watchdog.{phase}_s=null" for phase in ("generating", "serving", "updating")))
     assert silence_of_servers(never).most_s == 0, "it is never killed"
-    late = grpo("rollout.request_timeout=9000", "watchdog.generating_s=10000")
-    assert 10000 < silence_of_servers(late).most_s < math.inf
+    loads = grpo("watchdog.loading_s=null", "watchdog.generating_s=10000")
+    assert 10000 < silence_of_servers(loads).most_s < math.inf
 
 
 @pytest.mark.parametrize("synchronous", [False, True])
@@ -92,3 +100,17 @@ def test_another_failure_than_of_the_server_counts_while_it_hangs():
     for lease in world.lease(4):
         world.finish(lease, "failed", error="boom", error_kind="reward")
     assert "4 groups in a row failed" in world.loop.failure
+
+
+def test_a_server_that_hangs_is_no_process_that_died_of_a_synchronous_batch():
+    world = World(settings(synchronous=True, silence=SilenceLimits(15.0, 4000.0)))
+    world.load()
+    for number in range(3 * MAX_LOSSES):
+        world.loop.server_pool.heard("server/0", 16.0 + 45 * number)
+        lease = world.lease()[0]
+        assert world.loop.another_server(lease.worker, lease.id, lease.address) == ""
+        world.after()
+        world.leases.clear()
+    assert world.loop.failure == ""
+    world.server_dies()
+    assert world.run()[0] == [0, 1, 2, 3]

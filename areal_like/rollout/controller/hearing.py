@@ -9,6 +9,7 @@ from areal_like.process.errors import HttpError, Unreachable
 from areal_like.process.http import HttpClient
 
 LOOK_S, LOOK_TIMEOUT_S = 2.0, 5.0
+IDLE_LOOKS = 5
 OWED = ("asked", "running", "waiting")
 ALSO_CHANGES = ("busy_s", "expired", "set_aside")
 """Counts that change although nothing is generated."""
@@ -19,12 +20,13 @@ class Hearing:
 
     def __init__(self) -> None:
         self.silent_s = 0.0
+        self._idle_looks = 0
         self._last: dict[str, Any] = {}
         self._looked_at: float | None = None
 
     def look(self, counts: dict[str, Any] | None, now: float) -> float:
-        """`counts`: its statistics; None if it gave none. Returns how long it has been silent; while it owes nothing,
-        that is not known to change."""
+        """`counts`: its statistics; None if it gave none. Returns how long it has been silent. That it owes nothing at
+        a few looks means little: those who wait have given up, and ask again."""
         gap_s = 0.0 if self._looked_at is None else now - self._looked_at
         self._looked_at = now
         owes, goes_on = counts is None, False
@@ -32,7 +34,11 @@ class Hearing:
             owes = any(counts.get(name) for name in OWED)
             counted = {name: count for name, count in counts.items() if name not in (*OWED, *ALSO_CHANGES)}
             goes_on, self._last = counted != self._last, counted
-        self.silent_s = 0.0 if goes_on else self.silent_s + gap_s * owes
+        self._idle_looks = 0 if owes else self._idle_looks + 1
+        if goes_on or self._idle_looks >= IDLE_LOOKS:
+            self.silent_s = 0.0
+        elif owes or self.silent_s:
+            self.silent_s += gap_s
         return self.silent_s
 
 

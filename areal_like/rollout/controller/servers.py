@@ -13,7 +13,7 @@ from areal_like.discovery.base import Entry, NameStore, parse_entry
 from areal_like.process.errors import NOT_STAGED, Failure, HttpError, Unreachable
 from areal_like.process.http import HttpClient
 from areal_like.process.identity import SERVER
-from areal_like.process.patience import PATIENCE_KEY, answer_limit, patience_s, silence_of_servers
+from areal_like.process.patience import PATIENCE_KEY, answer_limit, patience_s
 from areal_like.process.wait import NamedWait
 from areal_like.rollout.controller.change_signal import ChangeSignal
 from areal_like.rollout.controller.hearing import hear
@@ -82,7 +82,7 @@ class Servers:
         """`num_servers` are for training, the next `num_evaluators` for evaluations alone. `probe_noise`: what was
         measured before the checkpoint that the run continues from."""
         self._rollout, self._patience_s = config.rollout, patience_s(config, SERVER)
-        self._update_limit, self._hears_servers = answer_limit(config, SERVER), silence_of_servers(config).most_s > 0
+        self._update_limit = answer_limit(config, SERVER)
         self.probe_noise = ProbeNoise(config.actor.dtype, probe_noise)
         self._num_training, self._num_evaluators = num_servers, num_evaluators
         self._names, self._http, self._spawn = names, http, spawn
@@ -137,9 +137,8 @@ class Servers:
                 self._listener.server_added(name, entry.address)
                 self.handles[name] = server = ServerHandle(name, entry)
                 server.run(self._spawn(self._keep_up_to_date(server)))
-                if self._hears_servers:
-                    told = partial(self._listener.server_silent, name)
-                    server.run(self._spawn(hear(self._http, entry.address, told)))
+                told = partial(self._listener.server_silent, name)
+                server.run(self._spawn(hear(self._http, entry.address, told)))
                 self.changed.notify()
 
     # Weights.

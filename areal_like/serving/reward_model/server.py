@@ -21,7 +21,7 @@ class RewardModelServer:
     def __init__(self, scorer: Scorer, guard: CallGuard, run_id: str, path: str) -> None:
         self._scorer, self._guard = scorer, guard
         self._info = {"run_id": run_id, "model": path, "longest": scorer.max_length}
-        self._lock = asyncio.Lock()
+        self._lock, self._num_scored = asyncio.Lock(), 0
         self._work = pulse.WorkPulse(pulse.GENERATING)
         self._work.is_of_process()
 
@@ -31,7 +31,8 @@ class RewardModelServer:
         return app
 
     async def health(self, request: web.Request) -> web.Response:
-        return json_response({"status": "ok", **self._info})
+        """`scored`: by it a caller tells a server that is slow from one that hangs."""
+        return json_response({"status": "ok", "scored": self._num_scored, **self._info})
 
     async def score(self, request: web.Request) -> web.Response:
         """From a list of texts, as token ids, to the list of their scores."""
@@ -40,6 +41,7 @@ class RewardModelServer:
         async with self._lock:  # in parallel they would only share the cores
             with self._work.running():
                 scores = await asyncio.to_thread(self._scorer.scores, texts)
+                self._num_scored += 1
         if not all(map(math.isfinite, scores)):
             raise HttpError(500, "the reward model gives scores that are not finite")
         return json_response(scores)

@@ -1,6 +1,7 @@
 """The built-in reward `model`: the score of the reward model's server, or an error."""
 
 import asyncio
+import itertools
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,10 +13,10 @@ import torch
 from aiohttp import web
 from transformers import AutoModelForSequenceClassification
 
-from areal_like.discovery import NameStore, announce, open_name_store
+from areal_like.discovery import MemoryEntries, NameStore, announce, memory_name_store, open_name_store
 from areal_like.models import model_folder
 from areal_like.process import http
-from areal_like.process.errors import TimedOut
+from areal_like.process.errors import TimedOut, Unreachable
 from areal_like.process.identity import (
     ATTEMPT,
     ETCD_PASSWORD,
@@ -27,7 +28,7 @@ from areal_like.process.identity import (
     Identity,
 )
 from areal_like.process.run import Run, open_run
-from areal_like.rollout.episodes.rewards import RewardError, RewardSpec
+from areal_like.rollout.episodes.rewards import RewardError, RewardSpec, score_client
 from areal_like.rollout.episodes.rewards.pool import RewardPool
 from areal_like.rollout.episodes.rewards.score_client import ScoreClient
 from areal_like.rollout.episodes.rewards.sum_pool import pool_kind
@@ -239,16 +240,61 @@ def test_a_replaced_reward_server_is_found(over, folder):
     over(test)
 
 
-def test_without_a_server_until_the_deadline_the_reward_is_an_error(over):
+def test_a_server_that_is_away_longer_than_an_answer_may_take_is_awaited(over, folder):
     async def test(ring: Ring) -> None:
         await ring.start()
         await ring.pool.ready(ROW)
         await ring.stop()
-        (error,) = await ring.rewards("046")
-        assert error.endswith("it took longer than 1 s (reward.timeout_s)")
-        assert ring.pool.counts.timeouts == 1
+        waiting = asyncio.create_task(ring.rewards("046"))
+        await asyncio.wait([waiting], timeout=4)
+        assert not waiting.done()
+        await ring.start()
+        assert await waiting == pytest.approx(scores_of(folder, ROW["prompt"], ["046"]), abs=1e-5)
+        assert ring.pool.counts.errors == ring.pool.counts.timeouts == 0
 
     over(test, reward__timeout_s=1)
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, answers: Callable[[str], Any], patience_s: float) -> str:
+    """The error of a text whose server answers so, and that waits for at most 60 s."""
+
+    async def json(_client: Any, method: str, address: str, path: str, body: Any = None, timeout_s: float = 0) -> Any:
+        await asyncio.sleep(0.01)
+        return answers(path)
+
+    monkeypatch.setattr(http.HttpClient, "json", json)
+    monkeypatch.setattr(score_client, "RETRY_DELAY_S", 0.01)
+
+    async def main() -> str:
+        store = memory_name_store("run", "reward/0", MemoryEntries())
+        announce(store, SERVER, "127.0.0.1:1")
+        async with asyncio.timeout(60):
+            with pytest.raises(RuntimeError) as failed:
+                await ScoreClient(store, WORKER, SECRET, patience_s, 15.0).score([1])
+        return str(failed.value)
+
+    return asyncio.run(main())
+
+
+def test_a_server_that_scores_others_but_not_this_answer_in_time_is_too_slow(monkeypatch):
+    counts = itertools.count()
+
+    def answers(path: str) -> Any:
+        if path == "/health":
+            return {"scored": next(counts)}
+        raise Unreachable("127.0.0.1:1", "no answer to /score within 15 s")
+
+    assert asked(monkeypatch, answers, 1000.0) == "reward/0 gave no score within 15 s (reward.timeout_s)"
+
+
+def test_a_server_that_scores_nothing_is_awaited_until_it_should_have_been_replaced(monkeypatch):
+    def answers(path: str) -> Any:
+        if path == "/health":
+            return {"scored": 7}
+        raise Unreachable("127.0.0.1:1", "no answer to /score within 15 s")
+
+    error = asked(monkeypatch, answers, 0.5)
+    assert error.startswith("reward/0 has not answered for ") and "rollout.setup_timeout, watchdog" in error
 
 
 def test_a_server_that_never_starts_is_named_with_the_limit(over):

@@ -50,17 +50,27 @@ _of_answer: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 
 
 @asynccontextmanager
+async def waiting() -> AsyncIterator[None]:
+    """What an answer waits for here has a limit of its own, and is no fault of the reward."""
+    deadline = _of_answer.get()
+    if deadline is None:
+        yield
+        return
+    deadline.wait()
+    try:
+        yield
+    finally:
+        deadline.go_on()
+
+
+@asynccontextmanager
 async def turn(places: asyncio.Semaphore) -> AsyncIterator[None]:
     """`async with places`, without the time until there is one."""
-    deadline = _of_answer.get()
-    if deadline is None or not places.locked():
-        await places.acquire()
-    else:
-        deadline.wait()
-        try:
+    if places.locked():
+        async with waiting():
             await places.acquire()
-        finally:
-            deadline.go_on()
+    else:
+        await places.acquire()
     try:
         yield
     finally:
