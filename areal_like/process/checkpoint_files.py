@@ -187,11 +187,12 @@ def drop_resume_parts(folder: Path) -> list[Path]:
 
 def has_dropped_parts(folder: Path) -> bool:
     """Whether a complete checkpoint has resume state that its manifest does not name any more."""
+    if not os.path.lexists(folder / RESUME):
+        return False
     try:
-        named = any(name.startswith(f"{RESUME}/") for name in manifest_parts(folder))
+        return not any(name.startswith(f"{RESUME}/") for name in manifest_parts(folder))
     except UNREADABLE:
         return False
-    return not named and os.path.lexists(folder / RESUME)
 
 
 def complete_replacements(root: Path) -> None:
