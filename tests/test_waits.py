@@ -96,7 +96,7 @@ EXCEPTIONS: dict[str, tuple[str, ...]] = {
         f"{EPISODES}/workflows/agent.py Agent._play: async with self._free",
         f"{EPISODES}/workflows/verifiers.py VerifiersEnvironment.run: async with self._has_room",
         f"{EPISODES}/workflows/verifiers.py VerifiersEnvironment.run: self._has_room.wait_for",
-        f"{REWARDS}/deadline.py turn: deadline.wait",
+        f"{REWARDS}/deadline.py waiting: deadline.wait",
         f"{REWARDS}/deadline.py turn: places.acquire",
         f"{REWARDS}/judge.py JudgeReward._ask: aiohttp.ClientTimeout",
         f"{REWARDS}/outcomes.py rewards_of: asyncio.wait",

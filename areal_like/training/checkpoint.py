@@ -328,7 +328,9 @@ class CheckpointManager:
             else:
                 remove(folder, self._run.resume_states)
         for folder in complete:
-            if folder not in resumable and has_dropped_parts(folder):  # a kill came between the manifest and the removal
+            if folder not in resumable and has_dropped_parts(
+                folder
+            ):  # a kill came between the manifest and the removal
                 self._ownership.require()
                 discard(folder / RESUME, self._run.resume_states)
 

@@ -7,8 +7,8 @@ STEPS = 24
 """Of every run but those of slow kinds."""
 KILL, STOP, HANG, CUT, SLOW = "kill", "stop for a while", "stop for good", "cut its connections", "answer slowly"
 GARBAGE, CLOCK, DISK, CHECKPOINT = "answer garbage", "jump back", "be full for a while", "be cut"
-ENDS_THE_RUN = ("guardian", "launcher")
-"""Without them a run ends, and is completed by `resume=`."""
+ENDS_THE_RUN = (("guardian", KILL), ("launcher", KILL), ("launcher", HANG))
+"""Without them a run ends, and is completed by `resume=`; a guardian that is stopped is continued."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from areal_like.rollout.audit import audit
 from areal_like.rollout.ledger import read_ledger
-from tests.chaos.cases import CHECKPOINT, DISK, ENDS_THE_RUN, HANG, KILL, Case, steps_of
+from tests.chaos.cases import CHECKPOINT, DISK, ENDS_THE_RUN, Case, steps_of
 from tests.chaos.disturbances import Missed, disturb
 from tests.chaos.surroundings import NotHere, Surroundings, surroundings
 from tests.ring.start import Running, command, environment, left_behind, listening_ports, running
@@ -76,7 +76,7 @@ def _try(case: Case, around: Surroundings, result: Result) -> None:
         output = ring.text()
     if (directory / "run.json").exists():
         result.problems += [f"left behind: {each}" for each in left_behind(directory, ports, LEFT_S)]
-    may_end = case.action in (CHECKPOINT, DISK) or (case.target in ENDS_THE_RUN and case.action in (KILL, HANG))
+    may_end = case.action in (CHECKPOINT, DISK) or (case.target, case.action) in ENDS_THE_RUN
     if code == 0:
         result.outcome = MISSED if result.outcome == MISSED else COMPLETE
     elif not may_end:

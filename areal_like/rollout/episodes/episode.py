@@ -20,7 +20,7 @@ from areal_like.process.seeds import derive_seed
 from areal_like.rollout.episodes.conversation import Conversation, ConversationRules
 from areal_like.rollout.episodes.gateway.gateway import Gateway
 from areal_like.rollout.episodes.gateway.session import AgentSession, SessionRules
-from areal_like.rollout.episodes.generation_client import LeaseRoute
+from areal_like.rollout.episodes.generation_client import GenerationClient, GenerationError, LeaseRoute
 from areal_like.rollout.episodes.phase_times import GENERATE, REWARD, PhaseTimes
 from areal_like.rollout.episodes.rewards.base import Reward, RewardError
 from areal_like.rollout.episodes.rewards.outcomes import RewardCounts
@@ -170,6 +170,13 @@ class Episode:
         return AgentSession(
             *(number, tools.tokenizer, generate, self.lease["sampling"], rules, tools.conversation_rules)
         )
+
+    async def blame_server(self, session: AgentSession) -> None:
+        """At the end of an agent's time: that a call is still open is no fault of the agent where the server hangs."""
+        server, client = self._route.server, self.tools.client
+        is_open = any(part.is_generating for part in session.parts)
+        if is_open and isinstance(client, GenerationClient) and not await client.is_alive(server):
+            session.failed(GenerationError(f"{server} does not answer, and a call is open"))
 
     async def each_sample(
         self,

@@ -90,7 +90,7 @@ class GenerationClient:
                     raise GenerationError(f"{route.server} refuses the request: {reason}") from None
             except Unreachable as fault:
                 reason = fault.why
-                if not await self._is_alive(route.server):
+                if not await self.is_alive(route.server):
                     log.warning("server %s is gone (%s): requesting another one", route.server, reason)
                     route.server = await self._another_server(route.lease, route.server)
         tries = f"{self._retries + 1} tries (rollout.request_retries)" if self._retries else "one try"
@@ -159,7 +159,7 @@ class GenerationClient:
                         _deliver(orjson.loads(line), calls)
                     parts = [start]
 
-    async def _is_alive(self, server: str) -> bool:
+    async def is_alive(self, server: str) -> bool:
         try:
             await self._http.json("GET", server, "/health", timeout_s=HEALTH_TIMEOUT_S)
         except HttpError:

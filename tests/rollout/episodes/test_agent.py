@@ -23,7 +23,7 @@ from areal_like.rollout.episodes.agents.command import CommandAgent
 from areal_like.rollout.episodes.agents.function import FunctionAgent
 from areal_like.rollout.episodes.episode import Episode, WorkerTools
 from areal_like.rollout.episodes.gateway.gateway import Endpoint
-from areal_like.rollout.episodes.generation_client import GenerationError
+from areal_like.rollout.episodes.generation_client import GenerationClient, GenerationError, LeaseRoute
 from areal_like.rollout.episodes.rewards.base import RewardError
 from areal_like.rollout.episodes.workflows.agent import Agent
 from tests.support.agents import SAMPLING, SampledTexts
@@ -421,3 +421,44 @@ print(float(answer.content[0].text == row["answer"]))
     samples, engine = play(program, "046", reward_from="result")
     engine.check_exact(samples)
     assert [each.reward for each in samples] == [1.0]
+
+
+class Hanging(GenerationClient):
+    """Its server answers once, and not again."""
+
+    def __init__(self, engine: SampledTexts, alive: bool) -> None:
+        self._engine, self._alive, self.num_calls = engine, alive, 0
+
+    async def generate(self, route: LeaseRoute, group: dict[str, Any]) -> list[dict[str, Any]]:
+        self.num_calls += 1
+        if self.num_calls > 1:
+            await asyncio.Event().wait()
+        return await self._engine.generate(route, group)
+
+    async def is_alive(self, server: str) -> bool:
+        return self._alive
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_call_that_is_open_at_the_end_of_an_agents_time_is_the_fault_of_a_server_that_hangs(tmp_path, alive):
+    (tmp_path / "program.py").write_text(f'{PROGRAM}\nask("1")\nask("2")\n')
+    made: Any = AgentConfig
+    settings = made(command=["python", "program.py"], timeout_s=10.0, failed_reward=-1.0)
+    agent = Agent.configured(settings, SearchFolders(tmp_path, tmp_path))
+    tokenizer = chat_tokenizer(tmp_path / "chat")
+    engine = SampledTexts(tokenizer, "046")
+
+    async def play() -> Any:
+        client = Hanging(engine, alive)
+        tools = WorkerTools(*(tokenizer, client, Rewards(), False, False, 0.5), gateway=engine.gateway)
+        given = lease(0, "here", n=1, row_hash="0", purpose="train")
+        try:
+            return await agent.run(Episode(tools, given | {"sampling": SAMPLING}), ROW)
+        finally:
+            await engine.gateway.close()
+
+    if alive:
+        assert [each.reward for each in asyncio.run(play())] == [-1.0]
+        return
+    with pytest.raises(GenerationError, match="here does not answer, and a call is open"):
+        asyncio.run(play())

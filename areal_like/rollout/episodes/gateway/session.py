@@ -85,6 +85,7 @@ class AgentSession:
         self._whole = whole or self
         self._num_calls = self._num_answers = 0
         self._faults: list[tuple[str, Exception]] = []
+        self._num_open = 0
         """Failures of servers that no later call has made good, each with the name of its prompt."""
         self._repeats: dict[str, int] = {}
 
@@ -101,6 +102,14 @@ class AgentSession:
     @property
     def parts(self) -> list["AgentSession"]:
         return [self, *self.runs.values()]
+
+    @property
+    def is_generating(self) -> bool:
+        return self._num_open > 0
+
+    def failed(self, fault: Exception) -> None:
+        """Of a server, whatever becomes of its call."""
+        self._faults.append(("", fault))
 
     @property
     def fault(self) -> Exception | None:
@@ -183,6 +192,7 @@ class AgentSession:
         name = prompt_hash(prompt.ids)
         repeat = whole._repeats[name] = whole._repeats.get(name, -1) + 1
         repeated = [each for each in self._faults if each[0] == name]
+        self._num_open += 1
         try:
             samples = await self._generator(prompt.ids, n, sampling, ("agent", self.number, name, repeat))
         except (RowError, TypeError, ValueError) as misfit:
@@ -191,6 +201,8 @@ class AgentSession:
             if not repeated:
                 self._faults.append((name, fault))
             raise HttpError(502, f"no answer was generated: {fault}") from fault
+        finally:
+            self._num_open -= 1
         if answered := next((each for each in repeated if each in self._faults), None):
             self._faults.remove(answered)
         calls = [self._call(prompt, sample, tools) for sample in samples]

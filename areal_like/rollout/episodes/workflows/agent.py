@@ -53,6 +53,7 @@ class Agent:
                 result = await asyncio.wait_for(self._program.run(row, endpoint), self._settings.timeout_s)
             except TimeoutError:
                 failure = f"agent.timeout_s: the agent took longer than {self._settings.timeout_s:g} s"
+                await episode.blame_server(session)
             except AgentError as fault:
                 failure = str(fault)
             finally:

@@ -65,11 +65,15 @@ class VerifiersEnvironment:
         try:
             results = await self._pool.play(request, self._settings.timeout_s, counts, times)
         except TimeoutError as late:
+            for session in sessions:
+                await episode.blame_server(session)
+            if (fault := next(filter(None, map(_fault, sessions)), None)) is not None:
+                raise fault from late
             counts.update((FAILURES, TIMEOUTS))
             message = f"environments.timeout_s: the group took longer than {self._settings.timeout_s:g} s"
             raise EnvironmentFault(message) from late
         except EnvironmentFault as failure:
-            fault = next((fault for fault in map(_fault, sessions) if fault is not None), None)
+            fault = next(filter(None, map(_fault, sessions)), None)
             if fault is not None and not isinstance(failure, EnvironmentEnded):
                 raise fault from None
             counts[FAILURES] += 1
