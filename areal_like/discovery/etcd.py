@@ -31,7 +31,7 @@ from areal_like.discovery.base import (
     sorted_entries,
 )
 from areal_like.discovery.etcd_client import ADDRESS_KEY, RETRY_S, ROOT, EtcdClient, EtcdUnreachable, LeaseLost
-from areal_like.discovery.owner import OwnerProcess, is_alive, this_process
+from areal_like.discovery.owner import OwnerProcess, is_alive, is_seen_here, this_process
 from areal_like.process.errors import Failure
 from areal_like.process.wait import NamedWait
 
@@ -325,7 +325,7 @@ class EtcdNameStore(NameStore):
         return self._range(name)[0]
 
     def _is_local(self, held: _KeyEntry) -> bool:
-        return held.holder.owner is not None and held.holder.owner.is_local(self._me)
+        return is_seen_here(held.holder.owner, self._me)
 
     def _why_dead(self, held: _KeyEntry) -> str | None:
         """Why its owner is dead, as far as this machine can tell; what is left of others ends with the lease."""

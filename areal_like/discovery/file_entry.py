@@ -19,7 +19,7 @@ import orjson
 from xxhash import xxh3_64_hexdigest
 
 from areal_like.discovery.base import Holder, name_parts
-from areal_like.discovery.owner import OwnerProcess, is_alive
+from areal_like.discovery.owner import OwnerProcess, is_alive, is_seen_here
 
 CLAIM, STATE, NEW, MARK = "@entry", ".state-", ".new-", ".removing-"
 MAX_PART_CHARS = 120
@@ -209,17 +209,15 @@ class Liveness:
 
     def why_dead(self, held: HeldEntry) -> str | None:
         """Why the owner counts as dead; None if it is alive, or that is not known yet."""
-        if held.claim.owner is not None and self.is_local(held):
-            runs = is_alive(held.claim.owner)
-            if runs is not None:
-                return None if runs else "that process has ended"
+        owner = held.claim.owner
+        if owner is not None and self.is_local(held):
+            return None if is_alive(owner) is not False else "that process has ended"
         counter = None if held.state is None else held.state.counter
         unchanged_s = self._counters.unchanged_s(held.claim.id, counter)
         return f"its counter stood still for {unchanged_s:.0f} s" if unchanged_s >= self.ttl_of(held) else None
 
     def is_local(self, held: HeldEntry) -> bool:
-        """Whether the owner's process runs on this machine."""
-        return held.claim.owner is not None and held.claim.owner.is_local(self._me)
+        return is_seen_here(held.claim.owner, self._me)
 
     def ttl_of(self, held: HeldEntry) -> float:
         """The longer one of this process's and the owner's ttl."""

@@ -48,6 +48,11 @@ def is_alive(owner: OwnerProcess) -> bool | None:
     return started == owner.started
 
 
+def is_seen_here(owner: OwnerProcess | None, me: OwnerProcess) -> bool:
+    """Whether the process is of this machine, and shown to this user."""
+    return owner is not None and owner.is_local(me) and is_alive(owner) is not None
+
+
 def started_at(pid: int) -> int | None:
     """Start time of a process, in ticks since boot; None if there is no such process."""
     try:

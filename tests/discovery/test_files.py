@@ -434,6 +434,10 @@ def test_a_process_that_proc_hides_from_this_user_is_dead_only_once_its_counter_
         monkeypatch.setattr(owner, "PROC", tmp_path)
         monkeypatch.setattr(os, "kill", not_permitted)
         assert is_alive(ME) is None
-        with pytest.raises(NameTaken):
-            ours.add("launcher/0", "2")
+        with pytest.raises(NameTaken, match="which is alive"):
+            ours.add("launcher/0", "2", waiting=NamedWait("the name", 60.0, "test"))
         assert ours.holder("launcher/0") is not None
+        stopped: threading.Event = vars(theirs)["_stopped"]
+        stopped.set()  # its counter stands still
+        ours.add("launcher/0", "2", waiting=NamedWait("the name", 60.0, "test"))
+        monkeypatch.undo()
