@@ -123,7 +123,7 @@ def test_scores_need_the_runs_token_and_health_does_not(tmp_path):
                     assert response.status == status
             async with session.get(f"http://{address}/health") as response:
                 health = await response.json()
-        assert health == {"status": "ok", "run_id": "run-1", "model": "mine", "longest": 64}
+        assert health == {"status": "ok", "run_id": "run-1", "model": "mine", "longest": 64, "scored": 0}
 
     over_http(reward_folder(tmp_path), test)
 
