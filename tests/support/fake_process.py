@@ -9,6 +9,7 @@ steps.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,6 +90,7 @@ def _checkpoint(step: int) -> None:
 
     folder = DIRECTORY / "checkpoints" / f"step_{step:06d}"
     half = folder.with_name(f".{folder.name}")
+    shutil.rmtree(half, ignore_errors=True)  # of one that was killed in between
     half.mkdir(parents=True)
     (half / "config.json").write_text("{}")
     if BEHAVIOUR.get("resumable", True):
