@@ -42,12 +42,12 @@ class Hearing:
         return self.silent_s
 
 
-async def hear(http: HttpClient, address: str, told: Callable[[float], None]) -> None:
+async def hear(http: HttpClient, address: str, report: Callable[[float], None]) -> None:
     """Runs until cancelled."""
     hearing = Hearing()
     while True:
         await asyncio.sleep(LOOK_S)
-        told(hearing.look(await _counts(http, address), time.monotonic()))
+        report(hearing.look(await _counts(http, address), time.monotonic()))
 
 
 async def _counts(http: HttpClient, address: str) -> dict[str, Any] | None:

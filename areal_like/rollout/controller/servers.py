@@ -137,8 +137,8 @@ class Servers:
                 self._listener.server_added(name, entry.address)
                 self.handles[name] = server = ServerHandle(name, entry)
                 server.run(self._spawn(self._keep_up_to_date(server)))
-                told = partial(self._listener.server_silent, name)
-                server.run(self._spawn(hear(self._http, entry.address, told)))
+                report = partial(self._listener.server_silent, name)
+                server.run(self._spawn(hear(self._http, entry.address, report)))
                 self.changed.notify()
 
     # Weights.
