@@ -74,7 +74,7 @@ def draw(seed: int, number: int, kinds: tuple[str, ...] = (), actions: tuple[str
             target, action = random.choice(kind.others)
         else:
             target, action = random.choice(kind.roles), random.choice((KILL, KILL, STOP, HANG))
-        if (not actions or action in actions) and (target, action) not in NOT_DRAWN:
+        if not actions or action in actions:
             break
     step = random.randint(0, int(LATEST * kind.steps)) if random.random() < 0.8 else 0
     if action in (CLOCK, DISK, CUT):
@@ -96,10 +96,6 @@ def draw(seed: int, number: int, kinds: tuple[str, ...] = (), actions: tuple[str
         step, delay_s = kind.steps - random.randint(0, LAST_STEPS), round(random.uniform(0, 0.3), 2)
         return replace(case, step=step, delay_s=delay_s)
     return case
-
-
-NOT_DRAWN = {(role, HANG) for role in ("etcd",)}
-"""An etcd that stays stopped is one that is lost: names that nobody can look up."""
 
 
 def steps_of(kind: str) -> int:
