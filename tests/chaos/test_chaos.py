@@ -1,5 +1,6 @@
 """Whatever happens to a run, it ends complete or can be completed, with an exact ledger and nothing left behind."""
 
+import itertools
 import json
 import sys
 from collections import Counter
@@ -7,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.chaos import __main__ as command
-from tests.chaos.cases import KILL, KINDS, STEPS, STOP, Case, draw
+from tests.chaos.cases import HANG, KILL, KINDS, STEPS, STOP, Case, draw
 from tests.chaos.trials import COMPLETE, FAILED, MISSED, NOT_RUN, RESUMED, Result, attempt
 
 CHOSEN = (3, 7, 18)
@@ -42,7 +43,7 @@ def test_a_draw_is_repeated_by_its_numbers_and_reaches_every_role_and_action():
     for kind in KINDS:
         drawn = {(case.target, case.action) for case in cases if case.kind == kind.name}
         assert {target for target, _ in drawn} == {*kind.roles, *(target for target, _ in kind.others)}
-        assert drawn >= {*kind.others}
+        assert drawn >= {*kind.others, *itertools.product(kind.roles, (KILL, STOP, HANG))}
     assert {draw(7, number, ("agent",), (KILL,)).kind for number in range(20)} == {"agent"}
 
 
